@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CRATES = {
     "schemas": "schemas/src",
+    "acls": "acls/src",
     "service": "service/src",
     "ingest": "ingest/src",
     "processor": "processor/src",

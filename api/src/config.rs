@@ -156,6 +156,7 @@ Examples:
   api migrate --plan
   api migrate
   api migrate --print-grants=clickhouse
+  api migrate --add-acls
   api migrate --partitions 12
   api migrate --replace-replica ch2.example.com:8443")]
     Migrate {
@@ -165,6 +166,10 @@ Examples:
         /// Print the least privileges of each program's user instead, on one engine or on all.
         #[arg(long, value_name = "ENGINE", num_args = 0..=1, require_equals = true)]
         print_grants: Option<Option<Engine>>,
+        /// Give the programs' users their rights in Kafka, too, those that `--print-grants=kafka` names, as an
+        /// administrator of Kafka.
+        #[arg(long, conflicts_with_all = ["plan", "print_grants"])]
+        add_acls: bool,
         /// Increase the partitions of topic `clicks` to this number, so that more processors can share its clicks.
         #[arg(long, value_name = "COUNT", conflicts_with_all = ["plan", "print_grants"])]
         partitions: Option<u16>,

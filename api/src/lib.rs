@@ -130,15 +130,25 @@ fn app(config: &Config, pool: PgPool, clickhouse: &Clickhouse, shutdown: &Shutdo
     }))
 }
 
-/// Creates or updates the schemas and topics that this build needs; `api migrate`. Recreates a replica of ClickHouse,
-/// by its host and port, and increases the partitions of topic `clicks`, when asked to.
+/// Creates or updates the schemas and topics that this build needs; `api migrate`. When asked to, it gives the users
+/// their rights in Kafka, recreates a replica of ClickHouse, by its host and port, and increases the partitions of
+/// topic `clicks`.
 ///
 /// # Errors
 /// When an engine cannot be reached or refuses a statement.
-pub async fn migrate(config: &Config, partitions: Option<u16>, replaced: Option<&str>) -> anyhow::Result<()> {
+pub async fn migrate(
+    config: &Config,
+    adds_acls: bool,
+    partitions: Option<u16>,
+    replaced: Option<&str>,
+) -> anyhow::Result<()> {
     let pool = service::postgres::migration_pool(&config.postgres, "api").await;
     let clickhouse = Clickhouse::new(&config.clickhouse);
-    migrate::migrate(&pool, &clickhouse, &config.kafka, partitions, replaced).await
+    migrate::migrate(&pool, &clickhouse, &config.kafka, partitions, replaced).await?;
+    if adds_acls {
+        store::grants::add_acls(&config.kafka).await?;
+    }
+    Ok(())
 }
 
 /// Returns what [`migrate`] would change; `api migrate --plan`.

@@ -18,8 +18,8 @@ fn main() -> ExitCode {
                 write!(std::io::stdout(), "{}", api::plan_migration(&config).await?)?;
                 Ok(())
             }
-            Some(Command::Migrate { print_grants: None, partitions, replace_replica, .. }) => {
-                api::migrate(&config, partitions, replace_replica.as_deref()).await
+            Some(Command::Migrate { print_grants: None, add_acls, partitions, replace_replica, .. }) => {
+                api::migrate(&config, add_acls, partitions, replace_replica.as_deref()).await
             }
             Some(Command::Migrate { print_grants: Some(engine), .. }) => {
                 write!(std::io::stdout(), "{}", api::grants(&config, engine))?;

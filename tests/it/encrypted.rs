@@ -3,8 +3,10 @@
 use devstack::install::Cache;
 use devstack::scratch::Scratch;
 use devstack::{Kind, Options, Tls};
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use reqwest::Url;
 use schemas::grants::User;
+use schemas::topic;
 use serde_json::json;
 use sqlx::{Connection as _, PgConnection};
 use tests::deployment::{Deployment, binary};
@@ -62,6 +64,11 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
     .unwrap();
     assert_eq!(encrypted, [("hopline_api".to_owned(), true), ("hopline_dispatcher".to_owned(), true)]);
 
+    for program in deployment.services() {
+        let log = deployment.log(program.name());
+        assert!(!log.contains("uthorization failed"), "{}: {log}", program.name());
+    }
+
     // A certificate of another authority is rejected.
     let run = async |user: User, program: &str, arguments: &[&str], variable: (&str, &str)| {
         let environment = deployment.environment_of(user);
@@ -89,6 +96,54 @@ async fn an_empty_installation_counts_clicks_over_tls_with_the_least_privileges(
         let (succeeded, errors) = rejected.expect("a wrong certificate is an error in time");
         assert!(!succeeded && errors.contains("certificate"), "{variable:?}: {errors}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_administrator_adds_the_rights_in_kafka() {
+    let with_rights = Deployment::prepare(isolated().await);
+    let mut engines = with_rights.engines.clone();
+    // Nobody has rights to these topics.
+    engines.topic_prefix.insert_str(0, "added.");
+    let deployment = Deployment::prepare(engines);
+    let migrate = async |environment: Vec<(String, String)>, arguments: &[&str]| {
+        let arguments = [&["migrate"], arguments].concat();
+        let output = Command::new(binary("api")).args(arguments).envs(environment).output().await.unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let of_user = || deployment.environment_of(User::Migrate);
+    let mut of_administrator = of_user();
+    of_administrator.retain(|(name, _)| !name.starts_with("KAFKA_"));
+    of_administrator.push(("KAFKA_BROKERS".to_owned(), deployment.engines.kafka_brokers.clone()));
+
+    let (succeeded, errors) = migrate(with_rights.environment_of(User::Migrate), &["--add-acls"]).await;
+    let reason = "adding rights in Kafka: Kafka rejects them: Broker: Cluster authorization failed";
+    assert!(!succeeded && errors.contains(reason), "{errors}");
+    let (succeeded, errors) = migrate(of_user(), &[]).await;
+    assert!(!succeeded && errors.contains("creating topics"), "{errors}");
+    for _ in 0..2 {
+        let (succeeded, errors) = migrate(of_administrator.clone(), &["--add-acls"]).await;
+        assert!(succeeded, "{errors}");
+    }
+    // The administrator above has created the topics.
+    deployment.engines.remove_topics().await;
+    let listed = async || {
+        let client: BaseConsumer = deployment.engines.kafka().create().unwrap();
+        let metadata = client.fetch_metadata(None, PATIENCE).unwrap();
+        let names = metadata.topics().iter().map(|topic| topic.name().to_owned());
+        names.filter(|name| name.starts_with(&deployment.engines.topic_prefix)).count()
+    };
+    eventually("the topics are gone", async || match listed().await {
+        0 => Ok(()),
+        topics => Err(topics),
+    })
+    .await;
+    let (succeeded, errors) = migrate(of_user(), &[]).await;
+    assert!(succeeded, "{errors}");
+    eventually("the user has created them", async || match listed().await {
+        topics if topics == topic::ALL.len() => Ok(()),
+        topics => Err(topics),
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,9 +1,12 @@
-//! `api migrate --print-grants`: the least privileges of the programs' users, for administrators of the engines.
+//! `api migrate --print-grants` and `--add-acls`: the least privileges of the programs' users, for administrators of
+//! the engines.
 
 use std::fmt::Write as _;
 
+use anyhow::Context as _;
 use clap::ValueEnum;
 use schemas::grants::{self, User};
+use service::kafka::KafkaConfig;
 
 /// An engine whose rights are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -84,9 +87,28 @@ fn kafka(prefix: &str) -> String {
     text
 }
 
+/// Gives the users their rights in Kafka. Rights that they have stay, also those of a former release.
+pub(crate) async fn add_acls(kafka: &KafkaConfig) -> anyhow::Result<()> {
+    let rights = grants::kafka(&kafka.topic(""));
+    acls::add(kafka.client_config("migrate"), rights).await.context("adding rights in Kafka")?;
+    tracing::info!("the programs' users have their rights in Kafka");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn docker_compose_has_the_rights_in_clickhouse() {
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/compose/clickhouse-grants.sql");
+        let printed = print(Some(Engine::ClickHouse), "hopline", false, "");
+        assert_eq!(
+            std::fs::read_to_string(file).unwrap(),
+            printed,
+            "write it with api migrate --print-grants"
+        );
+    }
 
     #[test]
     fn one_engine_or_all_are_printed() {

@@ -1,7 +1,5 @@
 //! Apache Kafka as one KRaft node or several, from its jars.
 
-mod acls;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -9,7 +7,6 @@ use std::process::Command;
 
 use futures_util::future::join_all;
 
-pub use self::acls::add_acls;
 use crate::process::{Launch, run};
 use crate::tls::SERVERS;
 use crate::{Error, Options, Probe, Server, Tls, ports, private, programs, random};
@@ -210,7 +207,7 @@ fn scram_users(options: &Options) -> String {
 }
 
 /// Returns the listeners for clients: one that asks nobody, unless the broker is closed, whose clients are the
-/// administrator; and one for the users of [`schemas::grants`], who have no rights but those that [`add_acls`] adds.
+/// administrator; and one for the users of [`schemas::grants`], who have no rights but those that [`acls::add`] adds.
 ///
 /// Controllers prove who they are with the servers' certificate: the users are known once controllers agree.
 fn listeners(options: &Options, port: u16, controller: u16) -> String {

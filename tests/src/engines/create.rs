@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use devstack::{Kind, each_host, kafka};
+use devstack::{Kind, each_host};
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use schemas::clickhouse::MIGRATIONS;
 use schemas::grants::{self, User};
@@ -46,8 +46,7 @@ pub(super) async fn create_topics(
 
 pub(super) async fn add_acls(isolated: &Isolated) {
     if isolated.has_users {
-        let (client, prefix) = (isolated.kafka(), isolated.topic_prefix.clone());
-        kafka::add_acls(client, grants::kafka(&prefix)).await.unwrap();
+        acls::add(isolated.kafka(), grants::kafka(&isolated.topic_prefix)).await.unwrap();
     }
 }
 

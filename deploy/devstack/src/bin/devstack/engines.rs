@@ -132,7 +132,7 @@ impl Start<'_> {
         let brokers: Vec<&str> = servers.iter().map(|server| server.url()).collect();
         let prefix = std::env::var(TOPIC_PREFIX).unwrap_or_default();
         let client = access.kafka(&brokers.join(","), None);
-        Ok(kafka::add_acls(client.into_iter().collect(), schemas::grants::kafka(&prefix)).await?)
+        Ok(acls::add(client.into_iter().collect(), schemas::grants::kafka(&prefix)).await?)
     }
 
     /// Starts Postgres' primary, and its standby from a copy of it.

@@ -1,7 +1,9 @@
-//! Adds ACLs to Kafka. Calls librdkafka's `rd_kafka_CreateAcls` directly, because rdkafka has no binding for it, and
-//! Kafka's own tool takes seconds for each.
+//! Gives the programs' users their rights in Kafka.
+//!
+//! Calls librdkafka's `rd_kafka_CreateAcls` directly: rdkafka has no binding for it, and Kafka's own tool starts a JVM
+//! for each line.
 
-use std::ffi::{CStr, CString, NulError, c_char};
+use std::ffi::{CStr, CString, NulError, c_char, c_int};
 use std::ptr;
 use std::time::Duration;
 
@@ -11,32 +13,51 @@ use rdkafka::bindings::{
     rd_kafka_ResourcePatternType_t as Pattern, rd_kafka_ResourceType_t as ResourceType,
 };
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::error::KafkaError;
 use schemas::grants::{Acl, Operation, Resource, User};
 
-use crate::{Cause, Error};
-
+/// How long Kafka may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Kafka's name for the cluster as a resource.
 const CLUSTER: &str = "kafka-cluster";
 
-/// Adds ACLs with an administrator's client.
+/// Why rights could not be added.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The client cannot be created.
+    #[error("a client of Kafka cannot be created")]
+    Client(#[from] KafkaError),
+    /// A name has a character that librdkafka cannot take.
+    #[error("a name contains a null character")]
+    Name(#[from] NulError),
+    /// Kafka gave no answer.
+    #[error("Kafka has not answered within {TIMEOUT:?}")]
+    NoAnswer,
+    /// Kafka's reason.
+    #[error("Kafka rejects them: {0}")]
+    Rejected(String),
+    /// The thread panicked.
+    #[error("the request panicked")]
+    Panicked(#[from] tokio::task::JoinError),
+}
+
+/// Adds ACLs with the client of a user who may alter Kafka's cluster; those that exist stay as they are.
 ///
 /// # Errors
-/// When Kafka rejects one.
-pub async fn add_acls(client: ClientConfig, acls: Vec<Acl>) -> Result<(), Error> {
-    let add = move || -> Result<(), Cause> {
+/// When Kafka rejects one, or does not answer.
+pub async fn add(client: ClientConfig, acls: Vec<Acl>) -> Result<(), Error> {
+    let add = move || {
         let bindings = acls
             .iter()
             .flat_map(|acl| acl.operations.iter().map(move |operation| (acl, *operation)))
             .flat_map(|(acl, operation)| {
                 acl.resources.iter().map(move |resource| binding(acl.user, operation, resource))
             })
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, NulError>>()?;
         create(&client.create()?, &bindings)
     };
-    let added = tokio::task::spawn_blocking(add).await.unwrap_or_else(|error| Err(error.into()));
-    added.map_err(|error| Error::Invalid(format!("Kafka's rights cannot be added: {error}")))
+    tokio::task::spawn_blocking(add).await?
 }
 
 /// What librdkafka takes of one ACL.
@@ -71,10 +92,10 @@ fn binding(user: User, operation: Operation, resource: &Resource) -> Result<Bind
 }
 
 #[allow(unsafe_code)]
-fn create(client: &BaseConsumer, acls: &[Binding]) -> Result<(), Cause> {
+fn create(client: &BaseConsumer, acls: &[Binding]) -> Result<(), Error> {
     let client = client.client().native_ptr();
     let mut reason: [c_char; 512] = [0; 512];
-    let timeout = i32::try_from(TIMEOUT.as_millis())?;
+    let timeout = c_int::try_from(TIMEOUT.as_millis()).unwrap_or(c_int::MAX);
     // SAFETY: the client outlives this function; every object is made and destroyed here, in reverse order, and the
     // result is read before its event is destroyed. librdkafka refuses, with a null, only an argument that is missing.
     unsafe {
@@ -98,22 +119,21 @@ fn create(client: &BaseConsumer, acls: &[Binding]) -> Result<(), Cause> {
         bindings::rd_kafka_CreateAcls(client, natives.as_mut_ptr(), natives.len(), ptr::null(), queue);
         let event = bindings::rd_kafka_queue_poll(queue, timeout);
         let added = if event.is_null() {
-            Err(format!("no answer within {TIMEOUT:?}").into())
+            Err(Error::NoAnswer)
         } else {
             let mut count = 0;
             let result = bindings::rd_kafka_event_CreateAcls_result(event);
             let results = bindings::rd_kafka_CreateAcls_result_acls(result, &raw mut count);
+            let rejected =
+                |reason| Err(Error::Rejected(CStr::from_ptr(reason).to_string_lossy().into_owned()));
             let error = (0..count)
                 .map(|place| bindings::rd_kafka_acl_result_error(*results.add(place)))
-                .find(|error| !error.is_null())
-                .map(|error| CStr::from_ptr(bindings::rd_kafka_error_string(error)).to_string_lossy());
+                .find(|error| !error.is_null());
             let added = match error {
-                Some(error) => Err(error.into_owned().into()),
+                // The broker's own text has its internals.
+                Some(error) => rejected(bindings::rd_kafka_err2str(bindings::rd_kafka_error_code(error))),
                 None if count == acls.len() => Ok(()),
-                None => Err(CStr::from_ptr(bindings::rd_kafka_event_error_string(event))
-                    .to_string_lossy()
-                    .into_owned()
-                    .into()),
+                None => rejected(bindings::rd_kafka_event_error_string(event)),
             };
             bindings::rd_kafka_event_destroy(event);
             added
