@@ -1,6 +1,6 @@
 //! Accounts, their members, workspaces and plans.
 
-use anyhow::anyhow;
+use anyhow::bail;
 use schemas::id::{AccountId, UserId, WorkspaceId};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -10,7 +10,6 @@ use super::trail::record;
 use crate::account::quota::{self, Settled};
 use crate::account::sessions::two_factor;
 use crate::app::App;
-use crate::error::violates;
 use crate::plan::Plan;
 use crate::resources::usage::Usage;
 use crate::store::audit::Of;
@@ -70,11 +69,8 @@ pub(super) async fn create_user(pool: &PgPool, user: &NewMember<'_>) -> anyhow::
     if accounts::find(&mut transaction, user.account).await?.is_none() {
         return Ok(None);
     }
-    match members::insert(&mut transaction, user).await {
-        Err(error) if violates(&error, "users_email") => {
-            return Err(anyhow!("--email: another member has the address {}", user.email));
-        }
-        inserted => inserted?,
+    if !members::insert(&mut transaction, user).await? {
+        bail!("--email: another member has the address {}", user.email);
     }
     let account = AccountId::from_uuid(user.account);
     let details = json!({ "account_id": account, "email": user.email, "role": user.role.as_str() });

@@ -60,10 +60,12 @@ pub(crate) struct NewMember<'a> {
     pub(crate) hash: &'a str,
 }
 
-/// Inserts a member who can sign in. The index `users_email` rejects an email that another member has.
-pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_>) -> sqlx::Result<()> {
-    sqlx::query(
-        "INSERT INTO users (id, account_id, name, email, role, password_hash) VALUES ($1, $2, $3, $4, $5, $6)",
+/// Inserts a member who can sign in; false when another member has the email address. Postgres would log the address of
+/// a row that its index rejects.
+pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_>) -> sqlx::Result<bool> {
+    let inserted = sqlx::query(
+        "INSERT INTO users (id, account_id, name, email, role, password_hash) VALUES ($1, $2, $3, $4, $5, $6)
+         ON CONFLICT (lower(email)) DO NOTHING",
     )
     .bind(member.id)
     .bind(member.account)
@@ -73,7 +75,7 @@ pub(crate) async fn insert(transaction: &mut PgConnection, member: &NewMember<'_
     .bind(member.hash)
     .execute(transaction)
     .await?;
-    Ok(())
+    Ok(inserted.rows_affected() == 1)
 }
 
 /// Reads the members of an account who can sign in, the oldest first.
@@ -238,12 +240,13 @@ pub(crate) async fn remove(transaction: &mut PgConnection, account: Uuid, id: Uu
 }
 
 /// Sets the sign-in of the first account's owner; creates the account, its owner and a workspace if there is none.
+/// `None` when another member has the email address.
 pub(crate) async fn set_first_owner(
     transaction: &mut PgConnection,
     name: &str,
     email: &str,
     hash: &str,
-) -> sqlx::Result<Uuid> {
+) -> sqlx::Result<Option<Uuid>> {
     let owner: Option<Uuid> = sqlx::query_scalar(
         "SELECT u.id FROM users u JOIN accounts a ON a.id = u.account_id
          WHERE u.role = 'owner' AND u.removed_at IS NULL ORDER BY a.created_at, a.id, u.created_at, u.id LIMIT 1",
@@ -259,13 +262,19 @@ pub(crate) async fn set_first_owner(
             owner
         }
     };
-    sqlx::query("UPDATE users SET name = $2, email = $3, password_hash = $4 WHERE id = $1")
-        .bind(user)
-        .bind(name)
-        .bind(email)
-        .bind(hash)
-        .execute(&mut *transaction)
-        .await?;
+    let updated = sqlx::query(
+        "UPDATE users SET name = $2, email = $3, password_hash = $4
+         WHERE id = $1 AND NOT EXISTS (SELECT FROM users o WHERE lower(o.email) = lower($3) AND o.id <> $1)",
+    )
+    .bind(user)
+    .bind(name)
+    .bind(email)
+    .bind(hash)
+    .execute(&mut *transaction)
+    .await?;
+    if updated.rows_affected() == 0 {
+        return Ok(None);
+    }
     let subject = UserId::from_uuid(user).to_string();
     audit::record(
         transaction,
@@ -276,7 +285,7 @@ pub(crate) async fn set_first_owner(
         json!({ "email": email }),
     )
     .await?;
-    Ok(user)
+    Ok(Some(user))
 }
 
 /// Changes a member's password and ends the member's sessions; `None` when no member has the email.

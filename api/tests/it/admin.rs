@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::process::{Output, Stdio};
 
+use devstack::{Kind, Options};
 use reqwest::Method;
 use schemas::grants::User;
 use serde_json::{Value, json};
-use tests::engines::Isolated;
+use tests::engines::{Isolated, isolated_on};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
@@ -157,6 +158,24 @@ async fn every_command_is_audited_without_secrets() {
     for secret in [&text(&key["key"]), &text(&token["edge_token"]), PASSWORD, "argon2"] {
         assert!(!all.contains(secret), "{secret}");
     }
+}
+
+#[tokio::test]
+async fn postgres_logs_no_email_address() {
+    let options = Options::throw_away("postgres").unwrap();
+    let log = options.log.clone();
+    let postgres = Kind::Postgres.start(options).await.unwrap();
+    let [kafka, clickhouse] = ["KAFKA_BROKERS", "CLICKHOUSE_URL"].map(|name| std::env::var(name).unwrap());
+    let server = Server::start_on(isolated_on(&kafka, &clickhouse, postgres.url()).await).await;
+    let create =
+        ["create-user", "--account", &server.account, "--email", "Ada@example.com", "--password-stdin"];
+    for succeeds in [true, false] {
+        let created = run(&server.engines, &[], &create, PASSWORD).await;
+        assert_eq!(created.status.success(), succeeds, "{}", String::from_utf8_lossy(&created.stderr));
+    }
+    let logged = std::fs::read_to_string(log).unwrap();
+    assert!(logged.contains("ready to accept connections"), "{logged}");
+    assert!(!logged.to_lowercase().contains("ada@example.com"), "{logged}");
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::{check_email, email_taken};
 use crate::account::sessions::member::Owner;
 use crate::account::sessions::password::{Client, Password, check_password, draw_password};
 use crate::app::App;
-use crate::error::{database, violates};
+use crate::error::database;
 use crate::store::audit::Of;
 use crate::store::members::{Member, NewMember};
 use crate::store::role::Role;
@@ -64,10 +64,8 @@ pub(crate) async fn create(Owner(owner): Owner, Json(new): Json<New>, app: App) 
     let member =
         NewMember { id: Uuid::now_v7(), account: owner.account, name, email, role: new.role, hash: &hash };
     let mut transaction = app.pool.begin().await.map_err(database)?;
-    match members::insert(&mut transaction, &member).await {
-        Ok(()) => {}
-        Err(error) if violates(&error, "users_email") => return Err(email_taken()),
-        Err(error) => return Err(database(error)),
+    if !members::insert(&mut transaction, &member).await.map_err(database)? {
+        return Err(email_taken());
     }
     let id = UserId::from_uuid(member.id);
     let details = json!({ "email": email, "role": new.role.as_str() });

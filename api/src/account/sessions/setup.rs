@@ -69,7 +69,9 @@ pub(crate) async fn set_up(
         return Err(ApiError::forbidden("Hopline is already set up. Sign in instead."));
     }
     let user = match members::set_first_owner(&mut transaction, name, email, &hash).await {
-        Ok(user) => user,
+        Ok(Some(user)) => user,
+        Ok(None) => return Err(email_taken()),
+        // Another member got it meanwhile.
         Err(error) if violates(&error, "users_email") => return Err(email_taken()),
         Err(error) => return Err(database(error)),
     };
