@@ -148,9 +148,6 @@ impl Adoption {
         let log = config.log()?;
         let store = config.store("adopt-topic");
         let count = log.partitions().await.context("cannot ask Kafka for the topic of clicks")?;
-        if count == 0 {
-            bail!("there is no topic {}: create it with `api migrate`", log.topic());
-        }
         let topic_id = log.topic_id().await.context("cannot ask Kafka for the topic's id")?;
         Ok(Self { store, log, count, topic_id })
     }

@@ -54,6 +54,9 @@ pub enum LogError {
     /// Kafka returned an error or did not answer.
     #[error(transparent)]
     Kafka(#[from] KafkaError),
+    /// The topic of this name does not exist.
+    #[error("there is no topic {0}: create it with `api migrate`")]
+    NoTopic(String),
     /// The thread of the request panicked.
     #[error("asking Kafka panicked")]
     Panicked(#[from] tokio::task::JoinError),
@@ -118,13 +121,26 @@ impl Log {
     }
 
     /// Returns the number of the topic's partitions.
+    ///
+    /// # Errors
+    /// Also when there is no such topic, or the user has no rights to it: that is not a topic without records.
     pub async fn partitions(&self) -> Result<i32, LogError> {
-        self.ask(|client, topic| {
+        let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition);
+        let is_unknown = unknown.clone();
+        let partitions = self.ask(move |client, topic| {
             let metadata = client.fetch_metadata(Some(topic), TIMEOUT)?;
-            let partitions: usize = metadata.topics().iter().map(|topic| topic.partitions().len()).sum();
-            Ok(i32::try_from(partitions).unwrap_or(i32::MAX))
-        })
-        .await
+            let found = metadata.topics().first().ok_or_else(|| unknown.clone())?;
+            match found.error() {
+                Some(error) => Err(KafkaError::MetadataFetch(error.into())),
+                None => Ok(i32::try_from(found.partitions().len()).unwrap_or(i32::MAX)),
+            }
+        });
+        match partitions.await {
+            Err(LogError::Kafka(error)) if error == is_unknown => {
+                Err(LogError::NoTopic(self.topic.to_string()))
+            }
+            partitions => partitions,
+        }
     }
 
     /// Returns Kafka's id of the topic. A recreated topic has another id.

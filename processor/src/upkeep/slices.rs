@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::{Upkeep, UpkeepError, UpkeepStore, raise_epoch};
 use crate::clickhouse::statements::Statements;
 use crate::clickhouse::{FencingToken, StoreError};
+use crate::pipeline::log::LogError;
 
 impl Upkeep {
     /// Updates the metric of closed days, which exists only in the process that closes them.
@@ -108,9 +109,14 @@ impl Upkeep {
             .collect())
     }
 
-    /// Returns the time up to which all partitions are counted; `None` while one has no progress yet.
+    /// Returns the time up to which all partitions are counted; `None` while one has no progress yet, or there is no
+    /// topic.
     async fn counted_until(&self) -> Result<Option<DateTime<Utc>>, UpkeepError> {
-        let partitions = self.log.partitions().await?;
+        let partitions = match self.log.partitions().await {
+            // Deleted rows go all the same.
+            Err(LogError::NoTopic(_)) => return Ok(None),
+            partitions => partitions?,
+        };
         let (progress, sources) = (self.store.progress().await?, self.store.sources().await?);
         let counted: Option<Vec<DateTime<Utc>>> =
             (0..partitions).map(|partition| progress.get(&sources.of(partition)).copied()).collect();

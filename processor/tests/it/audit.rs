@@ -1,6 +1,7 @@
 //! The audit accepts equal tables and reports each difference.
 
 use std::collections::BTreeSet;
+use std::process::Stdio;
 
 use chrono::{Days, NaiveDate, Utc};
 use processor::Config;
@@ -398,4 +399,27 @@ async fn a_failed_audit_is_repeated_and_stores_no_result() {
     isolated.clickhouse("RENAME TABLE away TO recounts").await;
     counted(&isolated, "SELECT count() FROM audits", 1).await;
     processor.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_that_is_missing_or_forbidden_is_no_empty_one() {
+    let isolated = isolated().await;
+    // The processor's user has no rights to these topics.
+    let mut forbidden = isolated.clone();
+    forbidden.topic_prefix.insert_str(0, "forbidden.");
+    isolated.remove_topics().await;
+    for command in [&["lag"][..], &["dead-letters", "list"], &["replay", "--from", "earliest"], &["audit"]] {
+        for (engines, reason) in
+            [(&isolated, "there is no topic"), (&forbidden, "Topic authorization failed")]
+        {
+            // The broker may process the deletion a moment later.
+            eventually("an error that names the reason", async || {
+                let output = program(engines, command).stderr(Stdio::piped()).output().await.unwrap();
+                let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+                let is_named = !output.status.success() && errors.contains(reason);
+                if is_named { Ok(()) } else { Err(format!("{command:?}: {errors}")) }
+            })
+            .await;
+        }
+    }
 }
