@@ -12,6 +12,10 @@ use service::kafka::{Context, KafkaConfig};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::spawn_blocking;
 
+/// The consumer group of readers. They neither join it nor commit, but librdkafka wants a name, and asks for the
+/// group's coordinator.
+pub const GROUP: &str = "hopline-reader";
+
 /// How long Kafka may send nothing before reading fails.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -66,8 +70,7 @@ pub fn read<T: Send + 'static>(
     let (chunks, receiver) = channel(CHUNKS);
     let mut config = kafka.client_config("processor-reader");
     config
-        // Nothing is committed and no group is joined, but librdkafka wants a name.
-        .set("group.id", kafka.topic("hopline-reader"))
+        .set("group.id", kafka.topic(GROUP))
         .set("enable.auto.commit", "false")
         .set("enable.partition.eof", "true")
         .set("isolation.level", "read_committed")

@@ -29,6 +29,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before a question is repeated.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Kafka's answer for a topic that does not exist.
+const NO_TOPIC: KafkaError = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition);
+
 /// Returns whether the same question can soon be answered: the brokers are about to agree which of them leads a
 /// partition or coordinates the group (of a new cluster, or after the loss of a broker), or librdkafka is about to know
 /// a partition. It waits for that only while it joins, reads or writes.
@@ -125,20 +128,16 @@ impl Log {
     /// # Errors
     /// Also when there is no such topic, or the user has no rights to it: that is not a topic without records.
     pub async fn partitions(&self) -> Result<i32, LogError> {
-        let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition);
-        let is_unknown = unknown.clone();
-        let partitions = self.ask(move |client, topic| {
+        let partitions = self.ask(|client, topic| {
             let metadata = client.fetch_metadata(Some(topic), TIMEOUT)?;
-            let found = metadata.topics().first().ok_or_else(|| unknown.clone())?;
+            let found = metadata.topics().first().ok_or(NO_TOPIC)?;
             match found.error() {
                 Some(error) => Err(KafkaError::MetadataFetch(error.into())),
                 None => Ok(i32::try_from(found.partitions().len()).unwrap_or(i32::MAX)),
             }
         });
         match partitions.await {
-            Err(LogError::Kafka(error)) if error == is_unknown => {
-                Err(LogError::NoTopic(self.topic.to_string()))
-            }
+            Err(LogError::Kafka(NO_TOPIC)) => Err(LogError::NoTopic(self.topic.to_string())),
             partitions => partitions,
         }
     }
@@ -161,8 +160,7 @@ impl Log {
         let asked_at = Instant::now();
         let ids = self.ask(|client, topic| {
             let ids = topic_ids(client.client(), &[topic], TIMEOUT)?;
-            let unknown = KafkaError::MetadataFetch(RDKafkaErrorCode::UnknownTopicOrPartition);
-            ids.get(topic).copied().ok_or(unknown)
+            ids.get(topic).copied().ok_or(NO_TOPIC)
         });
         let id = ids.await?;
         *last = Some((asked_at, id));

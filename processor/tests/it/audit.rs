@@ -412,14 +412,9 @@ async fn a_topic_that_is_missing_or_forbidden_is_no_empty_one() {
         for (engines, reason) in
             [(&isolated, "there is no topic"), (&forbidden, "Topic authorization failed")]
         {
-            // The broker may process the deletion a moment later.
-            eventually("an error that names the reason", async || {
-                let output = program(engines, command).stderr(Stdio::piped()).output().await.unwrap();
-                let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-                let is_named = !output.status.success() && errors.contains(reason);
-                if is_named { Ok(()) } else { Err(format!("{command:?}: {errors}")) }
-            })
-            .await;
+            let output = program(engines, command).stderr(Stdio::piped()).output().await.unwrap();
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(!output.status.success() && errors.contains(reason), "{command:?}: {errors}");
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 
 use clap::builder::{Resettable, ValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -13,7 +12,8 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser};
 use super::fault::{Fault, Faults};
 #[cfg(feature = "kafka")]
 use super::kafka_properties;
-use super::variables::{FILE_SUFFIX, PREFIX, SECRETS, VARIABLES, unknown};
+use super::secret_file;
+use super::variables::{PREFIX, SECRETS, VARIABLES, unknown};
 
 /// Why a configuration could not be read.
 #[derive(Debug)]
@@ -162,15 +162,12 @@ fn is_on_command_line(command: &Command, matches: &ArgMatches, name: &str) -> bo
 /// Returns the value of a variable, or for a secret the content of the file that `<variable>_FILE` names.
 fn value(arg: &Arg, name: &str, variables: &BTreeMap<OsString, OsString>) -> Result<Option<OsString>, Fault> {
     let direct = variables.get(OsStr::new(name));
-    let file_variable = format!("{name}{FILE_SUFFIX}");
-    let file = variables.get(OsStr::new(&file_variable)).filter(|_| arg.is_hide_env_values_set());
+    let file = secret_file::of(name, variables).filter(|_| arg.is_hide_env_values_set());
     match (direct, file) {
-        (Some(_), Some(_)) => {
-            Err(Fault::new(name, format!("set together with {file_variable}; keep one of them")))
-        }
-        (None, Some(path)) => match fs::read_to_string(path) {
-            Ok(content) => Ok(Some(content.trim_end_matches(['\n', '\r']).into())),
-            Err(error) => Err(Fault::new(file_variable, format!("cannot read {}: {error}", path.display()))),
+        (Some(_), Some(_)) => Err(secret_file::set_twice(name)),
+        (None, Some((variable, path))) => match secret_file::read(path) {
+            Ok(content) => Ok(Some(content.into())),
+            Err(reason) => Err(Fault::new(variable, reason)),
         },
         (direct, None) => Ok(direct.cloned()),
     }
@@ -203,6 +200,7 @@ fn fault(arg: &Arg, value: &OsStr) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Duration;
 
     use super::super::KeyRing;

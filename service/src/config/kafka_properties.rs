@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::KafkaError;
 
 use super::fault::Fault;
-use super::variables::FILE_SUFFIX;
+use super::secret_file;
 
 /// The variable with the addresses of the brokers.
 pub(crate) const BROKERS: &str = "KAFKA_BROKERS";
@@ -45,13 +44,7 @@ fn setting(variable: &str, value: &OsStr) -> Option<Result<(String, String), Str
     let property = name.to_ascii_lowercase().replace('_', ".");
     let in_file = property.strip_suffix(".file").filter(|secret| SECRETS.contains(secret));
     Some(match (in_file, value.to_str()) {
-        (Some(secret), _) => match fs::read_to_string(value) {
-            Ok(content) => match content.trim_end_matches(['\n', '\r']) {
-                "" => Err(format!("{} is empty", value.display())),
-                content => Ok((secret.to_owned(), content.to_owned())),
-            },
-            Err(error) => Err(format!("cannot read {}: {error}", value.display())),
-        },
+        (Some(secret), _) => secret_file::read(value).map(|content| (secret.to_owned(), content)),
         (None, Some(value)) => Ok((property, value.to_owned())),
         (None, None) => Err("the value is not valid UTF-8".to_owned()),
     })
@@ -67,12 +60,8 @@ pub(super) fn property_faults(variables: &BTreeMap<OsString, OsString>) -> Vec<F
                 Ok(setting) => setting,
                 Err(message) => return Some(Fault::new(&*variable, message)),
             };
-            let in_file = format!("{variable}{FILE_SUFFIX}");
-            if variables.contains_key(OsStr::new(&in_file)) && SECRETS.contains(&&*property) {
-                return Some(Fault::new(
-                    &*variable,
-                    format!("set together with {in_file}; keep one of them"),
-                ));
+            if SECRETS.contains(&&*property) && secret_file::of(&variable, variables).is_some() {
+                return Some(secret_file::set_twice(&variable));
             }
             let error = ClientConfig::new().set(&property, &value).create_native_config().err()?;
             // librdkafka's reason contains the property's name and may contain its value.
@@ -91,6 +80,8 @@ fn is_secret(property: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

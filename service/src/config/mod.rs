@@ -9,6 +9,7 @@ mod fault;
 #[cfg(feature = "kafka")]
 mod kafka_properties;
 mod key_ring;
+mod secret_file;
 mod variables;
 
 use std::io::Write as _;

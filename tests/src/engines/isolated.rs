@@ -240,17 +240,12 @@ impl Isolated {
         PgConnection::connect(&self.database_url).await.unwrap()
     }
 
-    /// Removes the topics, for a program whose Kafka keeps running.
+    /// Removes the topics. From now on, no record can be written to their logs, on one broker.
     ///
     /// # Panics
     /// When Kafka rejects it.
     pub async fn remove_topics(&self) {
-        let admin: AdminClient<_> = self.kafka().create().unwrap();
-        let names = topic::ALL.map(|topic| self.topic(topic));
-        let names = names.each_ref().map(String::as_str);
-        for result in admin.delete_topics(&names, &AdminOptions::new()).await.unwrap() {
-            result.unwrap();
-        }
+        self.remove_from_kafka(&topic::ALL.map(|topic| self.topic(topic))).await;
     }
 
     /// Deletes a topic and creates it again. From now on, no record can be written to the former log, on one broker.
@@ -261,19 +256,29 @@ impl Isolated {
         let admin: AdminClient<_> = self.kafka().create().unwrap();
         let options = AdminOptions::new().operation_timeout(Some(ANSWER));
         let name = self.topic(topic);
-        admin.delete_topics(&[&name], &options).await.unwrap().remove(0).unwrap();
-        // Only the controller has confirmed it. Until the broker processes the deletion, it lists the topic, and it
-        // confirms records that are written to the log that it is about to delete. It processes one change after the
-        // other, so that log is gone when it processes a creation that is requested later.
-        eventually("the former topic is gone", async || {
-            let listed = admin.inner().fetch_metadata(None, ANSWER).map_err(|error| error.to_string())?;
-            let is_gone = listed.topics().iter().all(|topic| topic.name() != name);
-            if is_gone { Ok(()) } else { Err("it is listed".to_owned()) }
-        })
-        .await;
+        self.remove_from_kafka(std::slice::from_ref(&name)).await;
         let new = NewTopic::new(&name, topic.partitions, TopicReplication::Fixed(self.topic_replicas()));
         let new = topic.config.iter().fold(new, |new, (key, value)| new.set(key, value));
         admin.create_topics([&new], &options).await.unwrap().remove(0).unwrap();
+    }
+
+    async fn remove_from_kafka(&self, names: &[String]) {
+        let admin: AdminClient<_> = self.kafka().create().unwrap();
+        let removed: Vec<&str> = names.iter().map(String::as_str).collect();
+        for result in admin.delete_topics(&removed, &AdminOptions::new()).await.unwrap() {
+            result.unwrap();
+        }
+        // Only the controller has confirmed it. Until the broker processes the deletion, it lists the topics, and it
+        // confirms records that are written to the logs that it is about to delete. It processes one change after the
+        // other, so those logs are gone when it processes a creation that is requested later.
+        eventually("the topics are gone", async || {
+            let listed = admin.inner().fetch_metadata(None, ANSWER).map_err(|error| error.to_string())?;
+            match listed.topics().iter().find(|topic| removed.contains(&topic.name())) {
+                Some(topic) => Err(format!("{} is listed", topic.name())),
+                None => Ok(()),
+            }
+        })
+        .await;
     }
 
     /// Deletes a consumer group once it has no members, as Kafka does when its offsets expire.

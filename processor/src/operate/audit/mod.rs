@@ -37,7 +37,7 @@ use crate::Config;
 use crate::clickhouse::sources::Sources;
 use crate::clickhouse::{Position, Store};
 use crate::operate::applied_recounts::AppliedRecounts;
-use crate::operate::reading::Part;
+use crate::operate::reading::{GROUP, Part};
 use crate::pipeline::deleted_links::DeletedLinks;
 use crate::pipeline::log::Log;
 use crate::upkeep::first_kept;
@@ -204,7 +204,7 @@ impl Audit<'_> {
     async fn letters(&self, clicks: &str) -> anyhow::Result<Letters> {
         let kafka = &self.config.kafka;
         let topic: Arc<str> = kafka.topic(topic::DEAD_LETTERS.name).into();
-        let log = Log::new(kafka, &topic, &kafka.topic("hopline-reader"))?;
+        let log = Log::new(kafka, &topic, &kafka.topic(GROUP))?;
         let mut parts = Vec::new();
         for partition in 0..log.partitions().await.context("cannot ask Kafka for the dead letters")? {
             let extent = log.extent(partition).await.context("cannot ask Kafka for the dead letters")?;

@@ -9,7 +9,7 @@ use schemas::topic;
 
 use super::letter::{Letter, Place};
 use crate::Config;
-use crate::operate::reading::{Part, read};
+use crate::operate::reading::{GROUP, Part, read};
 use crate::pipeline::log::Log;
 
 /// Selects the dead letters that match every given condition.
@@ -58,7 +58,7 @@ pub(super) async fn for_each(
     let kafka = &config.kafka;
     let topic: Arc<str> = kafka.topic(topic::DEAD_LETTERS.name).into();
     let prefix = kafka.topic("");
-    let log = Log::new(kafka, &topic, &kafka.topic("hopline-reader"))?;
+    let log = Log::new(kafka, &topic, &kafka.topic(GROUP))?;
     for partition in 0..log.partitions().await.context("cannot ask Kafka for the dead letters")? {
         let extent = log.extent(partition).await.context("cannot ask Kafka for the dead letters")?;
         let mut offsets = extent.start..extent.end;
