@@ -53,11 +53,13 @@ pub struct Config {
     pub webhook_allow: Cidrs,
 
     /// Maximum deliveries that may wait for one endpoint; further ones are dropped, counted and shown on the endpoint.
+    /// The endpoints of an account share ten times as many.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_WEBHOOK_QUEUE_LIMIT", default_value = "100000",
           value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub webhook_queue_limit: u32,
 
-    /// Maximum failed attempts of one endpoint whose response bodies are kept; ten times as many are kept without.
+    /// Maximum failed attempts of one endpoint whose response bodies are kept; ten times as many are kept without. The
+    /// endpoints of an account share ten times as many.
     #[arg(long, value_name = "COUNT", env = "HOPLINE_WEBHOOK_FAILURE_LIMIT", default_value = "1000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub webhook_failure_limit: u32,

@@ -24,6 +24,8 @@ pub(crate) struct EndpointRow {
     pub(crate) updated_at: DateTime<Utc>,
     pub(crate) last_success_at: Option<DateTime<Utc>>,
     pub(crate) last_failure_at: Option<DateTime<Utc>>,
+    /// Whether its queue takes no more deliveries.
+    pub(crate) is_full: bool,
     pub(crate) dropped: i64,
     pub(crate) first_dropped_at: Option<DateTime<Utc>>,
     pub(crate) last_dropped_at: Option<DateTime<Utc>>,
@@ -32,8 +34,8 @@ pub(crate) struct EndpointRow {
 /// Selects [`EndpointRow`]s of workspace `$1`; further conditions can follow.
 macro_rules! select {
     () => {
-        "SELECT e.*, h.last_success_at, h.last_failure_at, coalesce(h.dropped, 0) AS dropped, h.first_dropped_at,
-                h.last_dropped_at
+        "SELECT e.*, h.last_success_at, h.last_failure_at, coalesce(h.is_full, false) AS is_full,
+                coalesce(h.dropped, 0) AS dropped, h.first_dropped_at, h.last_dropped_at
          FROM webhook_endpoints e
          LEFT JOIN webhook_health h ON h.endpoint_id = e.id WHERE e.workspace_id = $1"
     };

@@ -17,7 +17,48 @@ const FULL: i32 = 1;
 /// The longest time until a delivery can be due: a wait of 15 minutes that its receiver requested, plus a margin.
 const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
 
-/// Limits of the rows of one endpoint.
+/// Continues [`with_endpoints_of`] with `share`: how many rows each endpoint has (`rows`, counted up to `$1`), and how
+/// many it may have (`most`).
+///
+/// That is `$1`, unless the endpoints of its account have more than ten times as many together. Then it is less for the
+/// longest, which have equal parts of what the others leave. With the endpoints in the order of their rows,
+/// each would get an equal part of what the shorter ones leave; the largest such part is the level.
+macro_rules! with_shares_of {
+    ($table:literal) => {
+        concat!(
+            with_endpoints_of!($table),
+            ", counted AS MATERIALIZED (
+                 SELECT e.id, w.account_id, n.rows
+                 FROM endpoint
+                 JOIN webhook_endpoints e ON e.id = endpoint.id
+                 JOIN workspaces w ON w.id = e.workspace_id
+                 CROSS JOIN LATERAL (
+                     SELECT count(*) AS rows
+                     FROM (SELECT FROM ",
+            $table,
+            " t WHERE t.endpoint_id = e.id LIMIT $1) AS t
+                 ) AS n
+             ),
+             part AS (
+                 SELECT id, account_id, rows,
+                        (10 * $1 - coalesce(sum(rows) OVER shorter, 0))
+                            / (count(*) OVER account - row_number() OVER ascending + 1) AS level
+                 FROM counted
+                 WINDOW account AS (PARTITION BY account_id),
+                        ascending AS (PARTITION BY account_id ORDER BY rows, id),
+                        shorter AS (PARTITION BY account_id ORDER BY rows, id
+                                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+             ),
+             share AS (
+                 SELECT id, rows,
+                        greatest(1, least($1, floor(max(level) OVER (PARTITION BY account_id))))::bigint AS most
+                 FROM part
+             )"
+        )
+    };
+}
+
+/// Limits of the rows of one endpoint; the endpoints of an account share ten times as many.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     /// Maximum deliveries in its queue, and failed ones that can be sent again.
@@ -63,16 +104,9 @@ async fn try_lock(transaction: &mut Transaction<'_, Postgres>, task: i32) -> sql
 
 /// Removes deliveries to endpoints that are deleted or disabled, or whose plan has no webhooks.
 async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
-    // Steps from one endpoint to the next over the index, as in `backlog`.
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         ),
-         unsendable AS MATERIALIZED (
+    sqlx::query(concat!(
+        with_endpoints_of!("webhook_deliveries"),
+        ", unsendable AS MATERIALIZED (
              SELECT id FROM endpoint WHERE NOT EXISTS (
                  SELECT FROM webhook_endpoints e
                  JOIN workspaces w ON w.id = e.workspace_id
@@ -85,14 +119,15 @@ async fn purge(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64>
              LIMIT $1
              FOR UPDATE OF d SKIP LOCKED
          )",
-    )
+    ))
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
     .map(|done| done.rows_affected())
 }
 
-/// Notes which queues are full, so that no event is added to them. One dispatcher at a time does it.
+/// Notes which queues are full, so that no event is added to them; see [`with_shares_of`]. One dispatcher at a time
+/// does it.
 ///
 /// Counting stops at the limit, so it reads at most that many entries of the index for each endpoint.
 pub(crate) async fn note_full(pool: &PgPool, limit: i64) -> sqlx::Result<()> {
@@ -100,49 +135,34 @@ pub(crate) async fn note_full(pool: &PgPool, limit: i64) -> sqlx::Result<()> {
     if !try_lock(&mut transaction, FULL).await? {
         return Ok(());
     }
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         ),
-         filled AS MATERIALIZED (
-             SELECT e.id FROM endpoint JOIN webhook_endpoints e ON e.id = endpoint.id
-             WHERE EXISTS (SELECT FROM webhook_deliveries d WHERE d.endpoint_id = e.id OFFSET $1 - 1 LIMIT 1)
-         ),
+    sqlx::query(concat!(
+        with_shares_of!("webhook_deliveries"),
+        ", filled AS MATERIALIZED (SELECT id FROM share WHERE rows >= most),
          emptied AS (
              UPDATE webhook_health SET is_full = false
              WHERE is_full AND endpoint_id NOT IN (SELECT id FROM filled)
          )
          INSERT INTO webhook_health AS h (endpoint_id, is_full) SELECT id, true FROM filled ORDER BY id
          ON CONFLICT (endpoint_id) DO UPDATE SET is_full = true WHERE NOT h.is_full",
-    )
+    ))
     .bind(limit)
     .execute(&mut *transaction)
     .await?;
     transaction.commit().await
 }
 
-/// Removes the bodies of the answers to all failed attempts of an endpoint but the newest `limit`.
+/// Removes the bodies of the answers to all failed attempts of an endpoint but the newest; see [`with_shares_of`].
 async fn bodies_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         )
-         UPDATE webhook_failures SET response_body = '' WHERE id IN (
-             SELECT old.id FROM endpoint CROSS JOIN LATERAL (
-                 SELECT f.id, f.response_body FROM webhook_failures f WHERE f.endpoint_id = endpoint.id
-                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET $1
+    sqlx::query(concat!(
+        with_shares_of!("webhook_failures"),
+        " UPDATE webhook_failures SET response_body = '' WHERE id IN (
+             SELECT old.id FROM share CROSS JOIN LATERAL (
+                 SELECT f.id, f.response_body FROM webhook_failures f WHERE f.endpoint_id = share.id
+                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET share.most
              ) AS old
-             WHERE old.response_body <> '' LIMIT $2
+             WHERE share.rows >= share.most AND old.response_body <> '' LIMIT $2
          )",
-    )
+    ))
     .bind(limit)
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
@@ -150,23 +170,18 @@ async fn bodies_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -
     .map(|done| done.rows_affected())
 }
 
-/// Removes all failed attempts of an endpoint but the newest `limit`.
+/// Removes all failed attempts of an endpoint but the newest; see [`with_shares_of`].
 async fn failures_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         )
-         DELETE FROM webhook_failures WHERE id IN (
-             SELECT old.id FROM endpoint CROSS JOIN LATERAL (
-                 SELECT f.id FROM webhook_failures f WHERE f.endpoint_id = endpoint.id
-                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET $1 LIMIT $2
-             ) AS old LIMIT $2
+    sqlx::query(concat!(
+        with_shares_of!("webhook_failures"),
+        " DELETE FROM webhook_failures WHERE id IN (
+             SELECT old.id FROM share CROSS JOIN LATERAL (
+                 SELECT f.id FROM webhook_failures f WHERE f.endpoint_id = share.id
+                 ORDER BY f.attempted_at DESC, f.id DESC OFFSET share.most LIMIT $2
+             ) AS old
+             WHERE share.rows >= share.most LIMIT $2
          )",
-    )
+    ))
     .bind(limit)
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
@@ -174,23 +189,18 @@ async fn failures_above(transaction: &mut Transaction<'_, Postgres>, limit: i64)
     .map(|done| done.rows_affected())
 }
 
-/// Removes the requests of all failed deliveries of an endpoint but the newest `limit`.
+/// Removes the requests of all failed deliveries of an endpoint but the newest; see [`with_shares_of`].
 async fn requests_above(transaction: &mut Transaction<'_, Postgres>, limit: i64) -> sqlx::Result<u64> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_failed_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_failed_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         )
-         DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
-             SELECT old.delivery_id FROM endpoint CROSS JOIN LATERAL (
-                 SELECT f.delivery_id FROM webhook_failed_deliveries f WHERE f.endpoint_id = endpoint.id
-                 ORDER BY f.failed_at DESC OFFSET $1 LIMIT $2
-             ) AS old LIMIT $2
+    sqlx::query(concat!(
+        with_shares_of!("webhook_failed_deliveries"),
+        " DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
+             SELECT old.delivery_id FROM share CROSS JOIN LATERAL (
+                 SELECT f.delivery_id FROM webhook_failed_deliveries f WHERE f.endpoint_id = share.id
+                 ORDER BY f.failed_at DESC OFFSET share.most LIMIT $2
+             ) AS old
+             WHERE share.rows >= share.most LIMIT $2
          )",
-    )
+    ))
     .bind(limit)
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
@@ -226,21 +236,16 @@ async fn requests(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u
 
 /// Removes the failed attempts of deleted endpoints.
 async fn failures_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_failures ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_failures WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         ),
-         gone AS MATERIALIZED (
-             SELECT id FROM endpoint WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
+    sqlx::query(concat!(
+        with_endpoints_of!("webhook_failures"),
+        ", gone AS MATERIALIZED (
+             SELECT id FROM endpoint
+             WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
          )
          DELETE FROM webhook_failures WHERE id IN (
              SELECT t.id FROM gone JOIN webhook_failures t ON t.endpoint_id = gone.id LIMIT $1
          )",
-    )
+    ))
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
@@ -249,21 +254,17 @@ async fn failures_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx
 
 /// Removes the requests of deleted endpoints.
 async fn requests_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<u64> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_failed_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_failed_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         ),
-         gone AS MATERIALIZED (
-             SELECT id FROM endpoint WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
+    sqlx::query(concat!(
+        with_endpoints_of!("webhook_failed_deliveries"),
+        ", gone AS MATERIALIZED (
+             SELECT id FROM endpoint
+             WHERE NOT EXISTS (SELECT FROM webhook_endpoints e WHERE e.id = endpoint.id)
          )
          DELETE FROM webhook_failed_deliveries WHERE delivery_id IN (
-             SELECT t.delivery_id FROM gone JOIN webhook_failed_deliveries t ON t.endpoint_id = gone.id LIMIT $1
+             SELECT t.delivery_id FROM gone JOIN webhook_failed_deliveries t ON t.endpoint_id = gone.id
+             LIMIT $1
          )",
-    )
+    ))
     .bind(MAX_ROWS)
     .execute(&mut **transaction)
     .await
@@ -298,15 +299,10 @@ async fn health_of_nobody(transaction: &mut Transaction<'_, Postgres>) -> sqlx::
 /// Makes deliveries due that are due later than any wait allows, because the database's clock was ahead when they were
 /// delayed.
 async fn pull_forward(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Result<()> {
-    sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         )
-         UPDATE webhook_deliveries SET due_at = now(), lease_until = NULL, lease_token = NULL, leased_by = NULL
+    sqlx::query(concat!(
+        with_endpoints_of!("webhook_deliveries"),
+        " UPDATE webhook_deliveries
+         SET due_at = now(), lease_until = NULL, lease_token = NULL, leased_by = NULL
          WHERE delivery_id IN (
              SELECT late.delivery_id FROM endpoint
              CROSS JOIN (VALUES (true), (false)) AS kind (is_retry)
@@ -317,7 +313,7 @@ async fn pull_forward(transaction: &mut Transaction<'_, Postgres>) -> sqlx::Resu
                  LIMIT 100
              ) AS late
          )",
-    )
+    ))
     .bind(MAX_WAIT.as_secs_f64())
     .execute(&mut **transaction)
     .await

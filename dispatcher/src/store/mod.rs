@@ -2,6 +2,26 @@
 //!
 //! Times that decide something come from the database, so that the clocks of dispatchers need not agree.
 
+/// Begins a statement with the ids of the endpoints that have rows in a table, as `endpoint`, and a null.
+///
+/// It steps from one endpoint to the next over the index. `DISTINCT` would read the million rows of a dead endpoint.
+macro_rules! with_endpoints_of {
+    ($table:literal) => {
+        concat!(
+            "WITH RECURSIVE endpoint (id) AS (
+                 (SELECT endpoint_id FROM ",
+            $table,
+            " ORDER BY endpoint_id LIMIT 1)
+                 UNION ALL
+                 SELECT (SELECT endpoint_id FROM ",
+            $table,
+            " WHERE endpoint_id > endpoint.id ORDER BY endpoint_id LIMIT 1)
+                 FROM endpoint WHERE endpoint.id IS NOT NULL
+             )"
+        )
+    };
+}
+
 mod cleaning;
 mod endpoints;
 mod enqueue;

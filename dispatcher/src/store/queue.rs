@@ -51,16 +51,9 @@ pub(crate) struct Waiting {
 
 /// Finds due deliveries: new ones, retries, and those whose lease has expired.
 pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
-    // Steps from one endpoint to the next over the index. `DISTINCT` would read the million rows of a dead endpoint.
-    let rows = sqlx::query(
-        "WITH RECURSIVE endpoint (id) AS (
-             (SELECT endpoint_id FROM webhook_deliveries ORDER BY endpoint_id LIMIT 1)
-             UNION ALL
-             SELECT (SELECT endpoint_id FROM webhook_deliveries WHERE endpoint_id > endpoint.id
-                     ORDER BY endpoint_id LIMIT 1)
-             FROM endpoint WHERE endpoint.id IS NOT NULL
-         )
-         SELECT e.id, a.id AS account_id, extract(epoch FROM now() - retry.due_at)::float8 AS retry,
+    let rows = sqlx::query(concat!(
+        with_endpoints_of!("webhook_deliveries"),
+        " SELECT e.id, a.id AS account_id, extract(epoch FROM now() - retry.due_at)::float8 AS retry,
                 extract(epoch FROM now() - first.due_at)::float8 AS first
          FROM endpoint
          JOIN webhook_endpoints e ON e.id = endpoint.id AND e.status = 'enabled'
@@ -79,7 +72,7 @@ pub(crate) async fn backlog(pool: &PgPool) -> sqlx::Result<Vec<Waiting>> {
              ORDER BY d.due_at LIMIT 1
          ) AS first ON true
          WHERE retry.due_at IS NOT NULL OR first.due_at IS NOT NULL",
-    )
+    ))
     // Postgres caches the plan of a prepared statement without parameters, whatever `plan_cache_mode` is.
     .persistent(false)
     .fetch_all(pool)

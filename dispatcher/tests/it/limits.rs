@@ -1,10 +1,12 @@
-//! The limits of the rows of one endpoint.
+//! The limits of the rows of one endpoint, and of one account.
+
+use std::time::Duration;
 
 use schemas::message::Class;
 use tests::eventually;
 use tests::receiver::{Answer, Receiver};
 
-use crate::world::World;
+use crate::world::{Workspace, World};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_drops_and_counts_only_its_own_events() {
@@ -20,7 +22,7 @@ async fn a_full_queue_drops_and_counts_only_its_own_events() {
         world
             .dispatcher_with(|config| {
                 config.webhook_queue_limit = 3;
-                config.tuning.retry_base = std::time::Duration::from_secs(600);
+                config.tuning.retry_base = Duration::from_secs(600);
             })
             .await
     };
@@ -73,6 +75,120 @@ async fn a_full_queue_drops_and_counts_only_its_own_events() {
     })
     .await;
     assert_eq!(world.number(dropped).await, 5);
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_queues_of_an_account_are_full_together() {
+    let world = World::new().await;
+    let (dead, healthy) = (
+        Receiver::start(|_, _| Answer::Status(503)).await,
+        Receiver::start(|_, _| Answer::Status(200)).await,
+    );
+    let workspace = world.workspace("business").await;
+    let workspaces = [workspace, world.another_workspace(workspace).await, world.workspace("business").await];
+    for (workspace, endpoints) in workspaces.into_iter().zip([7, 7, 1]) {
+        for _ in 0..endpoints {
+            world.endpoint(workspace, &dead.url("/"), &["click.created"]).await;
+        }
+    }
+    let dispatcher = world
+        .dispatcher_with(|config| {
+            config.webhook_queue_limit = 4;
+            config.tuning.retry_base = Duration::from_secs(600);
+        })
+        .await;
+    // No queue has 4 deliveries, but the account's 14 queues have more than 40 together.
+    for _ in 0..3 {
+        for workspace in workspaces {
+            world.click(workspace, Class::Human).await;
+        }
+    }
+    let full = async |workspace: Workspace| {
+        let query = "SELECT count(*) FROM webhook_health h JOIN webhook_endpoints e ON e.id = h.endpoint_id
+                     WHERE h.is_full AND e.workspace_id = $1";
+        let count: i64 =
+            sqlx::query_scalar(query).bind(workspace.id.uuid()).fetch_one(&world.pool).await.unwrap();
+        count
+    };
+    eventually("the account's queues are full", async || {
+        match (full(workspaces[0]).await, full(workspaces[1]).await) {
+            (7, 7) => Ok(()),
+            counts => Err(counts),
+        }
+    })
+    .await;
+    eventually("all deliveries wait", async || match world.pending().await {
+        45 => Ok(()),
+        count => Err(count),
+    })
+    .await;
+    assert_eq!(full(workspaces[2]).await, 0, "another account's queue");
+
+    // A queue that has less than its share takes events.
+    world.endpoint(workspace, &healthy.url("/"), &["click.created"]).await;
+    world.click(workspace, Class::Human).await;
+    healthy.receives(1).await;
+    eventually("the others dropped it", async || {
+        match world.number("SELECT sum(dropped)::bigint FROM webhook_health").await {
+            7 => Ok(()),
+            count => Err(count),
+        }
+    })
+    .await;
+    dispatcher.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_endpoints_of_an_account_share_what_is_kept_of_failures() {
+    let world = World::new().await;
+    let (many, few) = ("http://127.0.0.1:1/many", "http://127.0.0.1:1/few");
+    let account = world.workspace("business").await;
+    let other = world.workspace("business").await;
+    for (workspace, url, endpoints) in [
+        (account, many, 7),
+        (world.another_workspace(account).await, many, 5),
+        (other, many, 1),
+        (world.another_workspace(other).await, few, 11),
+    ] {
+        for _ in 0..endpoints {
+            world.endpoint(workspace, url, &["click.created"]).await;
+        }
+    }
+    for rows in [
+        "INSERT INTO webhook_failures
+         SELECT gen_random_uuid(), id, gen_random_uuid(), 'click.created', 1, 404, NULL, 'no', 1,
+                now() - make_interval(secs => n), NULL
+         FROM webhook_endpoints, generate_series(1, 60) AS n WHERE n = 1 OR url LIKE '%/many'",
+        "INSERT INTO webhook_failed_deliveries
+         SELECT gen_random_uuid(), id, workspace_id, 'click.created', '', now(), now() - make_interval(secs => n),
+                404, NULL, 1
+         FROM webhook_endpoints, generate_series(1, 60) AS n WHERE n = 1 OR url LIKE '%/many'",
+    ] {
+        sqlx::query(rows).execute(&world.pool).await.unwrap();
+    }
+    let dispatcher = world
+        .dispatcher_with(|config| {
+            config.webhook_failure_limit = 4;
+            config.webhook_queue_limit = 7;
+        })
+        .await;
+    // Twelve endpoints of one account have equal parts. Of another account, eleven have little, so the twelfth has as
+    // much as one may.
+    for (rows, part, most) in [
+        ("webhook_failures", 400 / 12, 40),
+        ("webhook_failures WHERE response_body = 'no'", 40 / 12, 4),
+        ("webhook_failed_deliveries", 70 / 12, 7),
+    ] {
+        let expected = [vec![1; 11], vec![part; 12], vec![most]].concat();
+        let query = format!("SELECT count(*) FROM {rows} GROUP BY endpoint_id ORDER BY 1");
+        eventually(rows, async || {
+            let kept: Vec<i64> =
+                sqlx::query_scalar(sqlx::AssertSqlSafe(&*query)).fetch_all(&world.pool).await.unwrap();
+            if kept == expected { Ok(()) } else { Err(kept) }
+        })
+        .await;
+    }
     dispatcher.stop().await;
 }
 

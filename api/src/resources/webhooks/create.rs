@@ -68,6 +68,7 @@ pub(crate) async fn create(
         updated_at: now,
         last_success_at: None,
         last_failure_at: None,
+        is_full: false,
         dropped: 0,
         first_dropped_at: None,
         last_dropped_at: None,

@@ -1,5 +1,7 @@
 //! `POST /webhooks/{id}/test`
 
+use std::time::Duration;
+
 use chrono::Utc;
 use schemas::id::EndpointId;
 use serde::Serialize;
@@ -17,6 +19,9 @@ use crate::web::caller::Writer;
 /// The kind of a test event. Nobody subscribes to it.
 const KIND: &str = "endpoint.test";
 
+/// When a full queue may have room again.
+const RETRY: Duration = Duration::from_secs(30);
+
 /// What was queued.
 #[derive(Debug, Serialize)]
 pub(crate) struct Queued {
@@ -27,7 +32,7 @@ pub(crate) struct Queued {
 /// failure log.
 ///
 /// # Errors
-/// 400 when the endpoint is disabled: nothing is sent to it.
+/// 400 when the endpoint is disabled: nothing is sent to it. 429 when its queue is full: events are dropped then, too.
 pub(crate) async fn send_test(Writer(caller): Writer, id: EndpointId, app: App) -> Result<Queued, ApiError> {
     let delivery_id = Uuid::now_v7();
     let now = schemas::time::to_millis(Utc::now());
@@ -39,7 +44,7 @@ pub(crate) async fn send_test(Writer(caller): Writer, id: EndpointId, app: App) 
     });
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_write(&mut transaction, caller.account).await?;
-    endpoints::find(&mut *transaction, caller.workspace, id.uuid())
+    let endpoint = endpoints::find(&mut *transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
@@ -49,6 +54,10 @@ pub(crate) async fn send_test(Writer(caller): Writer, id: EndpointId, app: App) 
         .map_err(database)?;
     if !queued {
         return Err(disabled());
+    }
+    if endpoint.is_full {
+        let message = "The endpoint's queue is full. Try again when deliveries have left it.";
+        return Err(ApiError::rate_limited(message).with_retry_after(RETRY));
     }
     transaction.commit().await.map_err(database)?;
     Ok(Queued { delivery_id })
