@@ -8,7 +8,7 @@ use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderName};
 use rand::Rng as _;
 use schemas::message::{self, Click};
-use schemas::referrer::without_www;
+use schemas::referrer::normalize;
 use service::agent::{self, Agents, TEXT_BYTES};
 use url::Url;
 
@@ -182,14 +182,15 @@ fn fill_missing(values: &mut Parameters, query: &str) {
     }
 }
 
-/// Returns the host of a `Referer`, without `www.`.
+/// Returns the host of a `Referer`, in the one spelling of its site.
 fn referrer(header: &[u8]) -> Option<String> {
     if let Some(host) = plain_host(header) {
-        return Some(without_www(host).to_owned());
+        return Some(normalize(host).into_owned());
     }
     let text = String::from_utf8_lossy(&header[..header.len().min(REFERRER_BYTES)]);
-    let host = Url::parse(text.trim()).ok()?.host_str()?.to_owned();
-    Some(cut(without_www(&host).into(), TEXT_BYTES)).filter(|host| !host.is_empty())
+    let url = Url::parse(text.trim()).ok()?;
+    let host = cut(url.host_str()?.into(), TEXT_BYTES);
+    Some(normalize(&host).into_owned()).filter(|host| !host.is_empty())
 }
 
 /// Returns the host of a URL without parsing all of it, if the parser would return the same host. Covers nearly every
@@ -368,7 +369,11 @@ mod tests {
             ("https://www.news.example/story", Some("news.example")),
             ("https://WWW.News.example:8443/", Some("news.example")),
             ("https://www.com/", Some("www.com")),
-            ("https://www./", Some("www.")),
+            ("https://www./", Some("www")),
+            ("https://News.Example./story", Some("news.example")),
+            ("https://./", None),
+            ("android-app://com.Example.Mail/", Some("com.example.mail")),
+            ("ANDROID-APP://WWW.Example.Mail.", Some("example.mail")),
             ("https://www.bücher.example/", Some("xn--bcher-kva.example")),
             ("https://user:secret@news.example/", Some("news.example")),
             ("https://bücher.example/", Some("xn--bcher-kva.example")),

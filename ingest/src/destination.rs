@@ -122,7 +122,7 @@ impl Query {
 }
 
 /// Appends encoded text and encodes characters that a header may not contain.
-fn push_safe(text: &mut String, encoded: &str) {
+pub(crate) fn push_safe(text: &mut String, encoded: &str) {
     use std::fmt::Write as _;
     for part in encoded.split_inclusive(|c: char| !c.is_ascii_graphic()) {
         let safe = part.trim_end_matches(|c: char| !c.is_ascii_graphic());

@@ -1,9 +1,21 @@
 //! Hosts of referring pages.
 
-/// Returns a host without a leading `www.`, so that a site counts as one referrer.
+use std::borrow::Cow;
+
+/// Returns a host in the spelling in which a site counts as one referrer: in lower case, without a dot at its end and
+/// without a leading `www.`.
 ///
-/// The rest must contain a dot: `www.com` is unchanged.
-pub fn without_www(host: &str) -> &str {
+/// What follows `www.` must contain a dot: `www.com` is unchanged.
+pub fn normalize(host: &str) -> Cow<'_, str> {
+    let host = host.trim_end_matches('.');
+    if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        let lower = host.to_ascii_lowercase();
+        return Cow::Owned(without_www(&lower).to_owned());
+    }
+    Cow::Borrowed(without_www(host))
+}
+
+fn without_www(host: &str) -> &str {
     match host.strip_prefix("www.") {
         Some(rest) if has_inner_dot(rest) => without_www(rest),
         _ => host,
@@ -15,15 +27,16 @@ fn has_inner_dot(host: &str) -> bool {
         .is_some_and(|(name, rest)| !name.is_empty() && !matches!(rest.as_bytes(), [] | [b'.', ..]))
 }
 
-/// The same rule for column `referrer`, as a ClickHouse expression.
-pub const WITHOUT_WWW: &str = r"replaceRegexpOne(referrer, '^(www\\.)+([^.]+\\.[^.])', '\\2')";
+/// [`normalize`] for column `referrer`, as a ClickHouse expression.
+pub const NORMALIZED: &str =
+    r"replaceRegexpOne(trim(TRAILING '.' FROM lower(referrer)), '^(www\\.)+([^.]+\\.[^.])', '\\2')";
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn www_is_removed_except_from_a_two_label_host() {
+    fn a_site_has_one_spelling() {
         for (host, expected) in [
             ("www.news.example", "news.example"),
             ("news.example", "news.example"),
@@ -34,13 +47,17 @@ mod tests {
             ("www2.example.com", "www2.example.com"),
             ("www.com", "www.com"),
             ("www.www.com", "www.com"),
-            ("www.com.", "www.com."),
-            ("www.", "www."),
+            ("www.com.", "www.com"),
+            ("www.", "www"),
             ("www", "www"),
             ("www..example", "www..example"),
+            ("news.example.", "news.example"),
+            ("WWW.News.Example..", "news.example"),
+            ("com.Example.Mail", "com.example.mail"),
+            ("..", ""),
             ("", ""),
         ] {
-            assert_eq!(without_www(host), expected, "{host}");
+            assert_eq!(normalize(host), expected, "{host}");
         }
     }
 }

@@ -159,6 +159,9 @@ function full(link) {
   return {
     ...inline(link, 'workspace'), ...whole, conversions, conversion_rate: rate(conversions, whole.unique_clicks),
     short_url: `https://go.example.com/${link.slug}`, as_of: now(),
+    ...(link.append_click_id && new URL(link.destination).searchParams.has('click_id') && {
+      warnings: ['The click_id in the destination is replaced by the ID of each click. To keep it, turn off append_click_id.'],
+    }),
   };
 }
 

@@ -43,7 +43,7 @@ export const flows = {
     await page.getByRole('button', { name: 'Create link' }).click();
     await page.getByText('Enter a destination.').waitFor();
     await page.waitForFunction(() => document.activeElement?.getAttribute('aria-invalid') === 'true');
-    await page.getByLabel('Destination', { exact: true }).fill('example.com/offer?a=%20b');
+    await page.getByLabel('Destination', { exact: true }).fill('example.com/offer?a=%20b&click_id=own');
     await page.getByLabel('Short link').fill('spring');
     await page.getByText('This slug is taken.').waitFor();
     await page.getByLabel('Short link').fill('no spaces');
@@ -58,7 +58,8 @@ export const flows = {
     await page.getByLabel('Source').fill('news letter');
     await page.getByRole('button', { name: 'Create link' }).click();
     await page.getByRole('heading', { name: 'go.example.com/offer' }).waitFor();
-    await page.getByText('example.com/offer?a=%20b&utm_source=news%20letter').waitFor();
+    await page.getByText('example.com/offer?a=%20b&click_id=own&utm_source=news%20letter').waitFor();
+    await page.locator('.note.warn').getByText('The click_id in the destination is replaced').waitFor();
     await page.getByText('Offer <script>alert(1)</script>').waitFor();
     await page.getByRole('link', { name: 'Edit' }).click();
     assert.equal(await page.getByLabel('Source').inputValue(), 'news letter');

@@ -52,6 +52,25 @@ async fn a_link_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
+async fn an_owner_is_told_that_a_click_id_in_the_destination_is_replaced() {
+    let server = Server::start().await;
+    let with_own = "https://example.com/?a=1&click%5Fid=theirs";
+    let link = server.create_link(json!({"name": "Own", "destination": with_own})).await;
+    let warning = text(&link["warnings"][0]);
+    assert!(warning.contains("click_id in the destination is replaced"), "{warning}");
+    let path = format!("/api/v1/links/{}", text(&link["id"]));
+    assert_eq!(server.send(Method::GET, &path, None).await.body["warnings"], link["warnings"]);
+    for (change, warnings) in [
+        (json!({"append_click_id": false}), None),
+        (json!({"append_click_id": true}), Some(&link["warnings"])),
+        (json!({"destination": "https://example.com/click_id?my_click_id=1#click_id=2"}), None),
+    ] {
+        let changed = server.send(Method::PATCH, &path, Some(change.clone())).await;
+        assert_eq!(changed.body.get("warnings"), warnings, "{change}");
+    }
+}
+
+#[tokio::test]
 async fn a_list_is_paged_newest_first_and_shows_the_specified_fields() {
     let server = Server::start().await;
     for n in 0..5 {

@@ -7,6 +7,8 @@ use schemas::id::LinkId;
 use serde_json::{Map, Value};
 use service::http::{ApiError, Code};
 
+use crate::redirect;
+
 /// The maximum age of a visit.
 const MAX_AGE: Duration = Duration::days(10);
 
@@ -49,7 +51,7 @@ impl Item {
         };
         let (slug, link_id) = (optional(&mut fields, "slug")?, optional(&mut fields, "link_id")?);
         let link = match (slug, link_id) {
-            (Some(slug), None) => LinkRef::Slug(slug),
+            (Some(path), None) => LinkRef::Slug(redirect::slug(&path).into_owned()),
             (None, Some(id)) => LinkRef::Id(
                 id.parse().map_err(|_| ApiError::invalid_field("link_id", "must be the ID of a link"))?,
             ),
@@ -181,6 +183,10 @@ mod tests {
         let mut by_id = with("link_id", json!(id));
         assert_eq!(rejected(by_id.clone()).message(), "Either slug or link_id is required.");
         by_id["slug"] = Value::Null;
+        for path in ["spring/", "/spring", "%73pring"] {
+            let item = Item::read(with("slug", json!(path)), now()).unwrap();
+            assert_eq!(item.link, LinkRef::Slug("spring".to_owned()), "{path}");
+        }
         assert!(Item::read(by_id, now()).is_ok_and(|item| item.link == LinkRef::Id(id.parse().unwrap())));
         assert_eq!(rejected(with("slug", Value::Null)).message(), "Either slug or link_id is required.");
     }

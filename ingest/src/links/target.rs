@@ -5,8 +5,9 @@ use std::borrow::Cow;
 use chrono::{DateTime, Utc};
 use schemas::id::{LinkId, WorkspaceId};
 use schemas::message::{ForwardQuery, Link};
-use url::Url;
+use url::{Position, Url};
 
+use crate::destination::push_safe;
 use crate::links::record::RecordError;
 
 /// The fields of a link that a redirect needs, in few bytes: there may be millions.
@@ -79,14 +80,39 @@ impl TryFrom<Link> for Target {
     }
 }
 
-/// Returns a destination unchanged, or, if it contains characters that a header may not, normalized by the URL parser.
+/// Returns a destination with the characters encoded that a header may not contain: a host in punycode, and others as
+/// the bytes of their UTF-8. The rest is the owner's text, which a URL parser would rewrite.
 fn header_safe(destination: &str) -> Result<Cow<'_, str>, url::ParseError> {
     let url = Url::parse(destination)?;
-    Ok(if destination.bytes().all(|byte| byte.is_ascii_graphic()) {
-        Cow::Borrowed(destination)
+    if destination.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(Cow::Borrowed(destination));
+    }
+    let Some((scheme, authority, rest)) = parts(destination) else {
+        return Ok(Cow::Owned(url.into()));
+    };
+    let mut safe = format!("{scheme}://");
+    if authority.is_ascii() {
+        push_safe(&mut safe, authority);
     } else {
-        Cow::Owned(url.into())
-    })
+        safe.push_str(&url[Position::BeforeUsername..Position::AfterHost]);
+        let port = authority.rsplit_once(':').map_or("", |(_, port)| port);
+        if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) {
+            safe.push(':');
+            safe.push_str(port);
+        }
+    }
+    push_safe(&mut safe, rest);
+    Ok(Cow::Owned(safe))
+}
+
+/// Splits a URL behind its scheme and behind its host. `None` for one that parsers repair: older links have such
+/// destinations, with a backslash for a slash for example, and only the parser's form of them is unambiguous.
+fn parts(url: &str) -> Option<(&str, &str, &str)> {
+    let is_repaired = url.contains(|c: char| c == '\\' || c.is_control() || c.is_whitespace());
+    let (scheme, rest) = url.split_once("://").filter(|_| !is_repaired)?;
+    let (authority, rest) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let is_scheme = scheme.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_scheme && !authority.is_empty()).then_some((scheme, authority, rest))
 }
 
 /// Returns a link with the API's defaults: active, 302, query forwarded, click id appended.
@@ -131,10 +157,22 @@ mod tests {
     }
 
     #[test]
-    fn a_destination_is_unchanged_unless_unfit_for_a_header() {
+    fn only_what_is_unfit_for_a_header_is_encoded() {
         for (given, expected) in [
             ("https://a.example/%7e/../x?a=%2f#e", "https://a.example/%7e/../x?a=%2f#e"),
-            ("https://bücher.example/ü?q=ü b", "https://xn--bcher-kva.example/%C3%BC?q=%C3%BC%20b"),
+            ("https://bücher.example/ü?q=ü", "https://xn--bcher-kva.example/%C3%BC?q=%C3%BC"),
+            ("HTTPS://A.example:443/a/../ü'?x='&%7e#é", "HTTPS://A.example:443/a/../%C3%BC'?x='&%7e#%C3%A9"),
+            ("https://Bücher.example:443?ü", "https://xn--bcher-kva.example:443?%C3%BC"),
+            ("https://bücher.example:/'", "https://xn--bcher-kva.example/'"),
+            ("https://ü@a.example:8443/", "https://%C3%BC@a.example:8443/"),
+            ("https://[2001:db8::1]:443/ü", "https://[2001:db8::1]:443/%C3%BC"),
+            ("https://example。com/", "https://example.com/"),
+            // As the parser repairs it.
+            ("https:/a.example/ü", "https://a.example/%C3%BC"),
+            ("https:///bücher.example/x", "https://xn--bcher-kva.example/x"),
+            ("https://a.example:8443\\ü/x", "https://a.example:8443/%C3%BC/x"),
+            ("https://ü.example\\@b.example:99/x", "https://xn--tda.example/@b.example:99/x"),
+            (" https://a.exam\tple:443/ü?q=ü b", "https://a.example/%C3%BC?q=%C3%BC%20b"),
         ] {
             assert_eq!(header_safe(given).unwrap(), expected);
         }

@@ -2,6 +2,7 @@
 
 mod pages;
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -10,6 +11,7 @@ use chrono::{DateTime, Utc};
 use http::header::{CACHE_CONTROL, LOCATION};
 use http::{HeaderMap, HeaderValue, Method, Request as HttpRequest, StatusCode};
 use metrics::{Counter, Histogram, counter, histogram};
+use percent_encoding::percent_decode_str;
 use schemas::click_id::ClickIdKeys;
 use schemas::message::{Class, Click};
 use service::agent;
@@ -194,7 +196,7 @@ impl Edge {
             "/favicon.ico" => return pages::favicon(),
             _ => {}
         }
-        let slug = path.trim_start_matches('/');
+        let slug = &*slug(path);
         let target = match (self.links.find(slug), &self.lookup) {
             (None, Some(lookup)) => lookup.find(slug).await,
             (target, _) => target,
@@ -265,6 +267,15 @@ impl Edge {
             .number("http.response.status_code", status)
             .end();
     }
+}
+
+/// Returns the slug of a path, which programs write with a slash at its end or with letters that need no encoding
+/// percent-encoded (RFC 3986, 6.2.2.2).
+pub(crate) fn slug(path: &str) -> Cow<'_, str> {
+    let path = path.trim_start_matches('/');
+    let path = path.strip_suffix('/').unwrap_or(path);
+    // A slug has no character that must be encoded, so that a text with one is none, decoded or not.
+    percent_decode_str(path).decode_utf8_lossy()
 }
 
 fn redirect_to(status: u16, location: &str) -> Response {

@@ -204,8 +204,14 @@ async fn every_request_is_answered_and_every_redirect_is_counted() {
         (b"/s?click_id=1&click_id=2&click%5fid=3", "302"),
         (b"//s", "302"),
         (b"/s?", "302"),
-        (b"/s/", "404"),
+        (b"/s/", "302"),
+        (b"/%73", "302"),
+        (b"/%73/?q=1", "302"),
+        (b"/s//", "404"),
+        (b"/s%2F", "404"),
+        (b"/%2573", "404"),
         (b"/s%20", "404"),
+        (b"/S", "404"),
         (b"/../s", "404"),
         (b"/%ff", "404"),
         (UNENCODED, "302"),
@@ -236,7 +242,9 @@ async fn every_request_is_answered_and_every_redirect_is_counted() {
         }
     }
     edge.stop().await;
-    assert_eq!(clicks(&isolated, counted).await.len(), counted);
+    let clicks = clicks(&isolated, counted).await;
+    assert_eq!(clicks.len(), counted);
+    assert!(clicks.iter().all(|(_, click)| click.slug == "s"), "the slug in each spelling of the path");
 }
 
 #[tokio::test(flavor = "multi_thread")]

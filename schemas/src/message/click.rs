@@ -73,7 +73,7 @@ pub struct Click<S = String> {
     /// Family of the operating system.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub os: Option<S>,
-    /// Host of the referring page, without `www.`; records of older edges may have it.
+    /// Host of the referring page, as [`crate::referrer::normalize`] spells it; records of older edges may differ.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub referrer: Option<S>,
     /// UTM parameter, from the visited URL, else from the destination.
@@ -97,7 +97,7 @@ pub struct Click<S = String> {
     /// The User-Agent, truncated to 256 bytes, for recomputing classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_agent: Option<S>,
-    /// The value of `Sec-Purpose`, `Purpose` or `X-Moz`, for recomputing classes.
+    /// The value of `Sec-Purpose`, `Purpose` or `X-Moz`, or another reason for the class, for recomputing classes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purpose: Option<S>,
     /// Whether this may be a repeat of a click that was published before.

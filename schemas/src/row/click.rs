@@ -5,7 +5,7 @@ use chrono::{DateTime, Utc};
 use super::row_binary::{array, millis, optional_text, read_text, read_uuid, text, uuid};
 use crate::id::{LinkId, WorkspaceId};
 use crate::message::Click;
-use crate::referrer::without_www;
+use crate::referrer;
 
 /// A click and its position: the table has each pair (`src`, `koff`) at most once.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,8 +50,8 @@ impl<S: AsRef<str>> ClickRow<S> {
         optional_text(out, click.device_type.as_ref());
         optional_text(out, click.browser.as_ref());
         optional_text(out, click.os.as_ref());
-        // Records of older edges may have `www.`.
-        optional_text(out, click.referrer.as_ref().map(|host| without_www(host.as_ref())).as_ref());
+        // Records of older edges may have other spellings.
+        optional_text(out, click.referrer.as_ref().map(|host| referrer::normalize(host.as_ref())).as_ref());
         optional_text(out, click.utm_source.as_ref());
         optional_text(out, click.utm_medium.as_ref());
         optional_text(out, click.utm_campaign.as_ref());

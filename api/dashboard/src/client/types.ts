@@ -48,6 +48,7 @@ export interface Link extends LinkItem {
   short_url: string;
   conversion_rate: number | null;
   as_of: string | null;
+  warnings?: string[];
 }
 
 export interface LinkChange {

@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 use schemas::id::LinkId;
 use schemas::message;
+use schemas::referrer::normalize;
 use serde::Serialize;
 
 use crate::store::clicks::ClickRow;
@@ -65,7 +66,7 @@ impl From<message::Click> for Click {
             device_type: click.device_type,
             browser: click.browser,
             os: click.os,
-            referrer: click.referrer,
+            referrer: click.referrer.map(|host| normalize(&host).into_owned()),
             utm_source: click.utm_source,
             utm_medium: click.utm_medium,
             utm_campaign: click.utm_campaign,

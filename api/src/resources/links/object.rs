@@ -6,6 +6,7 @@ use schemas::message::LinkEventKind;
 use serde::Serialize;
 use serde_json::{Value, json};
 use service::http::ApiError;
+use url::Url;
 use uuid::Uuid;
 
 use super::counters::Counters;
@@ -91,12 +92,19 @@ pub(crate) struct FullLink {
     conversion_rate: Option<f64>,
     #[serde(with = "schemas::time::optional_millis")]
     as_of: Option<DateTime<Utc>>,
+    /// Properties of the link that its owner may not expect. Absent when there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<&'static str>,
 }
+
+const REPLACES_CLICK_ID: &str = "The click_id in the destination is replaced by the ID of each click. \
+    To keep it, turn off append_click_id.";
 
 impl FullLink {
     pub(super) fn new(link: LinkObject, counters: &Counters, conversions: Option<u64>) -> Self {
         let (total_clicks, unique_clicks) = counters.of(link.id.uuid()).unzip();
         Self {
+            warnings: warnings(&link),
             link,
             total_clicks,
             unique_clicks,
@@ -111,6 +119,7 @@ impl FullLink {
     /// A new link, without clicks.
     pub(crate) fn unclicked(link: LinkObject) -> Self {
         Self {
+            warnings: warnings(&link),
             link,
             total_clicks: Some(0),
             unique_clicks: Some(0),
@@ -119,6 +128,13 @@ impl FullLink {
             as_of: Some(Utc::now()),
         }
     }
+}
+
+fn warnings(link: &LinkObject) -> Vec<&'static str> {
+    let has_click_id = || {
+        Url::parse(&link.destination).is_ok_and(|url| url.query_pairs().any(|(name, _)| name == "click_id"))
+    };
+    if link.append_click_id && has_click_id() { vec![REPLACES_CLICK_ID] } else { vec![] }
 }
 
 /// Finds a link of a workspace. A missing link and one of another workspace get the same 404.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use chrono::{DateTime, NaiveDate, Utc};
 use clickhouse::Row;
-use schemas::referrer::WITHOUT_WWW;
+use schemas::referrer::NORMALIZED;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -213,13 +213,13 @@ impl Staging {
 
 const NOT_DELETED: &str = "link_id NOT IN (SELECT link_id FROM deleted_links)";
 
-/// Applies a recount to a `SELECT` of rows, and removes `www.` from all referrers.
+/// Applies a recount to a `SELECT` of rows, and gives all referrers their one spelling.
 fn recounted(rows: &str, recount: Uuid) -> String {
     let columns = ["class", "device_type", "browser", "os"];
     let columns =
         columns.map(|name| format!("if(changed.known, changed.{name}, click.{name}) AS {name}")).join(", ");
     format!(
-        "SELECT click.* REPLACE ({columns}) FROM (SELECT * REPLACE ({WITHOUT_WWW} AS referrer) FROM ({rows})) AS click \
+        "SELECT click.* REPLACE ({columns}) FROM (SELECT * REPLACE ({NORMALIZED} AS referrer) FROM ({rows})) AS click \
          LEFT ANY JOIN (SELECT user_agent, purpose, class, device_type, browser, os, toUInt8(1) AS known \
                         FROM recounts WHERE recount = toUUID('{recount}')) AS changed \
          ON click.user_agent = changed.user_agent AND toString(click.purpose) = changed.purpose"

@@ -4,7 +4,7 @@
 //! again. Country and visitor cannot be recomputed because the address is not stored. A click without a User-Agent is
 //! unchanged: none was sent, or its visitor had asked not to be tracked.
 //!
-//! Referrers lose their `www.`; edges did not always remove it.
+//! Referrers get the one spelling of [`schemas::referrer`]; edges did not always give it to them.
 //!
 //! Each distinct pair of User-Agent and purpose is classified once. Classifications that differ from the rows are
 //! written to table `recounts`, and table `rebuilds` names the recount of each rebuilt day. Audit and replay apply them
@@ -60,7 +60,7 @@ pub(super) struct Outcome {
     rules: String,
     /// Clicks whose class, device type, browser or operating system changes.
     clicks: u64,
-    /// Clicks whose referrer loses its `www.`.
+    /// Clicks whose referrer gets another spelling: without `www.`, capital letters and a dot at its end.
     referrers: u64,
     /// Clicks whose class changes, by link.
     differences: Vec<Difference>,
@@ -86,7 +86,7 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { dry_run, rules, clicks, referrers, differences, days, rebuilt, open_days } = self;
         writeln!(f, "by {rules}: {clicks} clicks are classified differently")?;
-        writeln!(f, "{referrers} referrers lose their www.")?;
+        writeln!(f, "the referrers of {referrers} clicks get another spelling")?;
         let mut classes: BTreeMap<(&str, &str), u64> = BTreeMap::new();
         for Difference { was, becomes, clicks, .. } in differences {
             *classes.entry((was, becomes)).or_default() += clicks;
@@ -244,7 +244,7 @@ async fn scan(tables: &RecountStore, days: &BTreeSet<NaiveDate>, agents: &Agents
     let days: Vec<String> = days.iter().map(|day| format!("'{day}'")).collect();
     let condition = format!("toDate(broker_ts) IN ({})", days.join(", "));
     let referrers =
-        tables.referrers_with_www(&condition).await.context("cannot read the referrers of the raw rows")?;
+        tables.other_spellings(&condition).await.context("cannot read the referrers of the raw rows")?;
     found.referrers = referrers.iter().map(|(_, clicks)| clicks).sum();
     found.add_days(referrers.iter().map(|(day, _)| *day));
     let mut rows = tables.scan(&condition).await?;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use clickhouse::Row;
 use clickhouse::query::RowCursor;
-use schemas::referrer::WITHOUT_WWW;
+use schemas::referrer::NORMALIZED;
 use serde::{Deserialize, Serialize};
 use service::clickhouse::{Clickhouse, text};
 use uuid::Uuid;
@@ -71,12 +71,12 @@ impl RecountStore {
         self.statements.fetch(&sql)
     }
 
-    /// Returns how many of the clicks for which a condition holds have a referrer with `www.`, by the broker's day, in
-    /// days since 1970.
-    pub(super) async fn referrers_with_www(&self, condition: &str) -> Result<Vec<(u16, u64)>, StoreError> {
+    /// Returns how many of the clicks for which a condition holds have a referrer in the spelling of an older edge, by
+    /// the broker's day, in days since 1970.
+    pub(super) async fn other_spellings(&self, condition: &str) -> Result<Vec<(u16, u64)>, StoreError> {
         let sql = format!(
             "SELECT toUInt16(toDate(broker_ts)) AS day, count() FROM {clicks} \
-             WHERE referrer != {WITHOUT_WWW} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
+             WHERE referrer != {NORMALIZED} AND {condition} AND link_id NOT IN (SELECT link_id FROM deleted_links) \
              GROUP BY day",
             clicks = self.statements.client.everywhere().await?.of("clicks")
         );
