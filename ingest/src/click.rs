@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName};
 use rand::Rng as _;
 use schemas::message::{self, Click};
 use schemas::referrer::normalize;
-use service::agent::{self, Agents, TEXT_BYTES};
+use service::agent::{self, Agents, READ_BYTES, TEXT_BYTES};
 use url::Url;
 
 use crate::country::Countries;
@@ -105,9 +105,17 @@ impl Clicks {
     /// Accepts any input: leaves out what cannot be parsed and truncates what is too long.
     pub fn click(&self, visit: &Visit<'_>, target: &Target, click_id: String) -> Click {
         let private = self.respect_privacy_signals && visit.asks_for_privacy;
-        let user_agent = cut(String::from_utf8_lossy(visit.user_agent), TEXT_BYTES);
-        let purpose = purpose(visit.purpose);
-        let agent = self.agents.read(&user_agent, purpose.as_deref());
+        let whole = &visit.user_agent[..visit.user_agent.len().min(READ_BYTES)];
+        let whole = String::from_utf8_lossy(whole);
+        let mut purpose = purpose(visit.purpose);
+        let agent = self.agents.read(&whole, purpose.as_deref());
+        let is_long = whole.len() > TEXT_BYTES;
+        let user_agent = cut(whole, TEXT_BYTES);
+        // A recount reads only what is stored. The purpose that is replaced here has no effect on the class.
+        if is_long && self.agents.read(&user_agent, purpose.as_deref()).class != agent.class {
+            let mark = if agent.class == agent::Class::Preview { agent::PREVIEW } else { agent::BOT };
+            purpose = Some(mark.to_owned());
+        }
         let [utm_source, utm_medium, utm_campaign, utm_term, utm_content, external_click_id] =
             parameters(visit.query, target.destination());
         Click {
@@ -323,6 +331,30 @@ mod tests {
         let click = click("https://a.example/", "", &headers);
         assert_eq!(click.class, Class::Human);
         assert_eq!(click.purpose.unwrap().chars().count(), PURPOSE_BYTES);
+    }
+
+    #[test]
+    fn a_click_is_recounted_with_the_class_of_the_whole_user_agent() {
+        for (user_agent, purpose, class, stored) in [
+            ("Firefox/140.0 PADDING somebot", "", Class::Bot, Some("bot")),
+            ("Firefox/140.0 PADDING somebot", "navigate", Class::Bot, Some("bot")),
+            ("Firefox/140.0 PADDING somebot", "prefetch", Class::Preview, Some("prefetch")),
+            ("Firefox/140.0 PADDING somebot", agent::OVER_LIMIT, Class::Bot, Some(agent::OVER_LIMIT)),
+            ("Firefox/140.0 PADDING Slackbot", "", Class::Preview, Some("preview")),
+            ("somebot PADDING Slackbot", "", Class::Bot, None),
+            ("Slackbot PADDING somebot", "", Class::Preview, None),
+            ("PADDING Firefox/140.0", "", Class::Bot, None),
+            ("Firefox/140.0 PADDING Abbott", "navigate", Class::Human, Some("navigate")),
+        ] {
+            let text = format!("Mozilla/5.0 {}", user_agent.replace("PADDING", &"x".repeat(300)));
+            let headers = [("user-agent", text.as_bytes()), ("sec-purpose", purpose.as_bytes())];
+            let click = click("https://a.example/", "", &headers);
+            assert_eq!((click.class, click.purpose.as_deref()), (class, stored), "{user_agent} {purpose}");
+            let (user_agent, purpose) = (click.user_agent.unwrap(), click.purpose);
+            let recounted = Agents::built_in().read(&user_agent, purpose.as_deref());
+            assert_eq!(super::class(recounted.class), class, "{user_agent} {purpose:?}");
+            assert_eq!(user_agent, text[..TEXT_BYTES]);
+        }
     }
 
     #[test]

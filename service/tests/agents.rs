@@ -49,7 +49,8 @@ impl Crawler {
             return Class::Human;
         }
         let tagged = |tag: &str| self.tags.iter().any(|other| other == tag);
-        match tagged("social-preview") && !tagged("ai-crawler") && !tagged("search-engine") {
+        let is_assistant = self.pattern.starts_with("meta-externalfetcher");
+        match tagged("social-preview") && !tagged("ai-crawler") && !tagged("search-engine") && !is_assistant {
             true => Class::Preview,
             false => Class::Bot,
         }
@@ -194,6 +195,38 @@ async fn embedded_browsers_of_apps_are_human() {
         for browser in [android, iphone, desktop] {
             let text = format!("{browser} {app}");
             assert_eq!(lists.read(&text, None).class, Class::Human, "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn names_of_phones_are_no_marks() {
+    let lists = Agents::load(&Cache::shared().data().await.unwrap()).unwrap();
+    for model in ["HTC Butterfly", "O+ Sonic", "Fever_Plus", "Expanse", "Spider 8", "M bot 60", "CUBOT X30"] {
+        for agents in [&lists, &Agents::built_in()] {
+            let text = format!(
+                "Mozilla/5.0 (Linux; Android 14; {model}) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/142.0.0.0 \
+                    Mobile Safari/537.36"
+            );
+            assert_eq!(agents.read(&text, None).class, Class::Human, "{text}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn assistants_that_fetch_for_a_person_are_bots() {
+    let lists = Agents::load(&Cache::shared().data().await.unwrap()).unwrap();
+    for assistant in [
+        "ChatGPT-User/1.0",
+        "Claude-User/1.0",
+        "MistralAI-User/1.0",
+        "Perplexity-User/1.0",
+        "meta-externalfetcher/1.1",
+    ] {
+        let browser = format!("Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; compatible; {assistant})");
+        for text in [&browser, assistant] {
+            assert_eq!(lists.read(text, None).class, Class::Bot, "{text}");
+            assert_eq!(Agents::built_in().read(text, None).class, Class::Bot, "{text}");
         }
     }
 }

@@ -369,7 +369,7 @@ async fn lists_of_agents_are_used_and_shown_in_readiness() {
         Edge::start_as(config).await
     };
     // The built-in table does not recognize it.
-    let crawler = "Mozilla/5.0 (compatible; Google-Site-Verification/1.0)";
+    let crawler = "Mozilla/5.0 AppleWebKit/537.36 (KHTML, like Gecko; Google-Site-Verification/1.0)";
 
     let edge = start(None).await;
     assert!(detail(&edge).await.contains("built-in"));

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use chrono::Utc;
 use processor::operate::audit::audit;
 use processor::operate::audit::report::Kind;
-use schemas::message::Click;
+use schemas::message::{Class, Click};
 use serde_json::{Value, json};
+use service::agent;
 use tests::engines::{Isolated, isolated_with_given_times};
 use tests::processor::{Step, kill_at};
 
@@ -229,6 +230,28 @@ async fn a_recount_gives_stored_referrers_their_one_spelling() {
     for (stored, becomes) in REFERRERS {
         assert_eq!(schemas::referrer::normalize(stored), becomes);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_recount_keeps_the_class_of_a_mark_that_is_not_stored() {
+    let isolated = isolated_with_given_times().await;
+    let edge = Edge::new(&isolated);
+    let processor = Processor::start_with(eager(&isolated)).await;
+    let marks = [(agent::OVER_LIMIT, Class::Bot), (agent::BOT, Class::Bot), (agent::PREVIEW, Class::Preview)];
+    for (number, (mark, class)) in (0..).zip(marks) {
+        let click = by(&format!("marked-{number}"), Some(CHROME));
+        let click = Click { class, purpose: Some(mark.to_owned()), ..click };
+        edge.send_at(number, &click, moment(two_days()[0], number.into())).await;
+    }
+    wait_until_processed(&isolated).await;
+    all_closed(&isolated).await;
+    two_hours_pass(&isolated).await;
+    // The fixture's browser is another one, so the rows are replaced.
+    let done = operate(&isolated, &["recount", "--built-in"]).await.unwrap();
+    assert_eq!((&done["clicks"], &done["differences"]), (&json!(3), &json!([])), "{done}");
+    assert_eq!(classes(&isolated, "marked-").await, "0\t2\t1");
+    assert_equal(&isolated).await;
+    processor.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

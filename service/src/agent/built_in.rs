@@ -29,24 +29,14 @@ const PREVIEW: [&str; 20] = [
 /// Apps that fetch previews under their own names; the User-Agent of their embedded browsers begins like any browser's.
 const APPS: [&str; 6] = ["bluesky/", "mastodon/", "notion/", "tumblr/", "viber", "whatsapp/"];
 
-/// Words of crawlers, monitors, libraries and command-line clients. Many crawlers, but no browsers, include a URL.
-const BOT: [&str; 32] = [
+/// Marks of crawlers, monitors, libraries and command-line clients. Many crawlers, but no browsers, include a URL.
+/// `-User/` ends the names of assistants that fetch a page for a person.
+const BOT: [&str; 21] = [
     "://",
     "www.",
-    "bot",
-    "crawl",
-    "spider",
-    "slurp",
-    "scrape",
-    "scan",
-    "fetch",
-    "archiv",
-    "validat",
-    "inspect",
     "headless",
     "phantomjs",
     "lighthouse",
-    "monitor",
     "uptime",
     "pingdom",
     "curl/",
@@ -55,14 +45,42 @@ const BOT: [&str; 32] = [
     "postman",
     "python",
     "go-http-client",
-    "java/",
     "okhttp",
     "libwww",
-    "node-fetch",
     "axios/",
     "mediapartners-google",
     "google-read-aloud",
     "bingpreview",
+    "google-inspectiontool",
+    "-user/",
+];
+
+/// Words of crawlers and monitors that also occur within other words, such as `Abbott`, `Scandic` or `CamScanner`. They
+/// count at the end of a word only.
+const BOT_ENDINGS: [&str; 17] = [
+    "bot",
+    "crawl",
+    "crawler",
+    "spider",
+    "slurp",
+    "scrape",
+    "scraper",
+    "scan",
+    "fetch",
+    "fetcher",
+    "archive",
+    "archiver",
+    "validator",
+    "inspect",
+    "inspector",
+    "monitor",
+    "monitoring",
+];
+
+/// Engines and browsers. A User-Agent that only begins like a browser's has none of them.
+const ENGINES: [&str; 15] = [
+    "webkit", "gecko", "khtml", "trident/", "presto/", "goanna/", "msie", "opera/", "opera ", "firefox/",
+    "chrome/", "safari/", "netfront", "ucweb", "browser/",
 ];
 
 /// Families of browsers by a token of their User-Agent. The first match wins, because most User-Agents also contain
@@ -97,17 +115,18 @@ const SYSTEMS: [(&str, &str); 9] = [
     ("linux", "Linux"),
 ];
 
+/// Returns the class of a text without its model; see [`super::model`].
 pub(super) fn class(text: &str) -> Class {
     // All browsers except old versions of Opera begin with Mozilla.
     let browser_like = text.starts_with("mozilla/") || text.starts_with("opera/");
     if contains_any(text, &PREVIEW) || (!browser_like && contains_any(text, &APPS)) {
         return Class::Preview;
     }
-    // Cubot is a phone manufacturer.
-    if !browser_like || contains_any(&text.replace("cubot", ""), &BOT) {
-        return Class::Bot;
-    }
-    Class::Human
+    let is_bot = !browser_like
+        || !contains_any(text, &ENGINES)
+        || contains_any(text, &BOT)
+        || BOT_ENDINGS.iter().any(|ending| ends_a_word(text, ending));
+    if is_bot { Class::Bot } else { Class::Human }
 }
 
 pub(super) fn device_type(text: &str) -> &'static str {
@@ -137,6 +156,15 @@ fn family(families: &[(&str, &'static str)], text: &str) -> Option<&'static str>
 
 fn contains_any(text: &str, words: &[&str]) -> bool {
     words.iter().any(|word| text.contains(word))
+}
+
+/// Returns whether a word of the text ends with `ending`.
+fn ends_a_word(text: &str, ending: &str) -> bool {
+    text.match_indices(ending).any(|(at, _)| {
+        let is_end = !text[at + ending.len()..].starts_with(|next: char| next.is_ascii_lowercase());
+        // Cubot makes phones, and apps also name the maker behind the browser.
+        is_end && !text[..at].ends_with("cu")
+    })
 }
 
 #[cfg(test)]
@@ -192,17 +220,36 @@ mod tests {
                 Some("Samsung Internet"),
                 Some("Android"),
             ),
-            (
-                "Mozilla/5.0 (Linux; Android 9; CUBOT_X18_Plus) AppleWebKit/537.36 (KHTML, like Gecko) \
-                    Chrome/120.0.0.0 Mobile Safari/537.36",
-                "mobile",
-                Some("Chrome"),
-                Some("Android"),
-            ),
-            ("Mozilla/5.0", "other", None, None),
+            ("Mozilla/5.0 Firefox/140.0", "other", Some("Firefox"), None),
+            ("Mozilla/5.0 (Java; U; en-us; X) UCBrowser8.3/69/UCWEB Mobile", "mobile", None, None),
         ] {
             let expected = (Class::Human, device_type, browser, os);
             assert_eq!(read(user_agent), expected, "{user_agent}");
+        }
+    }
+
+    #[test]
+    fn marks_count_only_at_the_end_of_a_word() {
+        const BROWSER: &str = "Mozilla/5.0 (Linux; Android 14; K) AppleWebKit/537.36 (KHTML, like Gecko) \
+            Chrome/140.0.0.0 Mobile Safari/537.36";
+        for (mark, is_bot) in [
+            ("Bot", true),
+            ("Somebot/1.0", true),
+            ("some_bot2", true),
+            ("SomeSpider;", true),
+            ("SomeCrawler", true),
+            ("(compatible; Some-Monitor)", true),
+            ("(compatible; Some-User/1.0)", true),
+            ("Talbots/1.0", false),
+            ("Abbott/1.0", false),
+            ("Botany/1.0", false),
+            ("CamScanner/1.0", false),
+            ("Scandic/1.0", false),
+            ("App/1.0 (CUBOT; CUBOT_X30)", false),
+            ("A10-V1.0-user-20101018", false),
+        ] {
+            let class = read(&format!("{BROWSER} {mark}")).0;
+            assert_eq!(class, if is_bot { Class::Bot } else { Class::Human }, "{mark}");
         }
     }
 
@@ -215,6 +262,11 @@ mod tests {
             "python-requests/2.31",
             "Go-http-client/2.0",
             "something-of-ours/1.0",
+            "Mozilla/5.0",
+            "Mozilla/5.0 (compatible; Some URL Defense)",
+            "Mozilla/5.0 (compatible; Some Operations)",
+            "Mozilla/5.0 (compatible; Some Secure Browser)",
+            "Mozilla/5.0 (Linux; Android 14; K)",
             "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
             "Mozilla/5.0 (compatible; bingbot/2.0)",
             "Mozilla/5.0 (compatible; Something; +https://something.example/about)",

@@ -13,7 +13,7 @@ const SHARDS: usize = 64;
 /// Maximum number of texts in a generation of a shard.
 const GENERATION: usize = 128;
 
-/// The agents of recent texts: at most two generations per shard, about 16,000 texts and 6 MB.
+/// The agents of recent texts: at most two generations per shard, about 16,000 texts and 10 MB.
 ///
 /// A look-up moves a text into the young generation. A full young generation replaces the old one, whose texts are
 /// evicted. Therefore even a flood of texts that occur once does not evict those that occur often.

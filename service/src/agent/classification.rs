@@ -7,7 +7,7 @@ use std::sync::Arc;
 pub enum Class {
     /// A person's browser.
     Human,
-    /// A crawler, a monitor, a library, a command-line client.
+    /// A crawler, a monitor, a library, a command-line client, an assistant that fetches a page for a person.
     Bot,
     /// A prefetch, or an app that shows a preview of the destination.
     Preview,

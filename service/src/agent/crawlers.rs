@@ -12,6 +12,9 @@ use super::classification::Class;
 /// The list's tag of apps that show a preview of a page.
 const PREVIEW_TAG: &str = "social-preview";
 
+/// An assistant that fetches pages for people, with [`PREVIEW_TAG`] although it shows them no preview.
+const ASSISTANT: &str = r"meta-externalfetcher\/";
+
 /// Tags of crawlers that collect pages, which takes precedence over [`PREVIEW_TAG`].
 const COLLECTOR_TAGS: [&str; 2] = ["ai-crawler", "search-engine"];
 
@@ -99,7 +102,9 @@ impl fmt::Display for Crawlers {
 
 fn class(crawler: &Crawler) -> Class {
     let tagged = |tag: &str| crawler.tags.iter().any(|other| other == tag);
-    if tagged(PREVIEW_TAG) && !COLLECTOR_TAGS.into_iter().any(tagged) { Class::Preview } else { Class::Bot }
+    let is_preview =
+        tagged(PREVIEW_TAG) && !COLLECTOR_TAGS.into_iter().any(tagged) && crawler.pattern != ASSISTANT;
+    if is_preview { Class::Preview } else { Class::Bot }
 }
 
 #[cfg(test)]
@@ -115,6 +120,7 @@ mod tests {
             {"pattern": "Chatbot", "tags": ["social-preview"]},
             {"pattern": "[uU]nfurl", "tags": ["social-preview"]},
             {"pattern": "Gatherer", "tags": ["social-preview", "ai-crawler"]},
+            {"pattern": "meta-externalfetcher\\/", "tags": ["social-preview"]},
             {"pattern": "MetaIAB Facebook", "tags": ["social-preview"]},
             {"pattern": "Tumblr\\/", "tags": ["social-preview"]}
         ]"#;
@@ -124,7 +130,7 @@ mod tests {
     #[test]
     fn words_and_patterns_are_matched() {
         let crawlers = crawlers();
-        assert_eq!((crawlers.word_entries.len(), crawlers.pattern_entries.len()), (5, 3));
+        assert_eq!((crawlers.word_entries.len(), crawlers.pattern_entries.len()), (6, 3));
         for (text, class) in [
             ("Mozilla/5.0 (compatible; Googlebot/2.1)", Some(Class::Bot)),
             ("Mozilla/5.0 (compatible; Googlebot-Image)", Some(Class::Bot)),
@@ -135,6 +141,7 @@ mod tests {
             ("curl for Unfurl", Some(Class::Preview)),
             ("unfurl bot", Some(Class::Preview)),
             ("Gatherer", Some(Class::Bot)),
+            ("meta-externalfetcher/1.1", Some(Class::Bot)),
             ("Mozilla/5.0 (iPhone) MetaIAB Facebook", None),
             ("Tumblr/14.0", Some(Class::Preview)),
             ("Mozilla/5.0 (iPhone) Tumblr/14.0", None),
