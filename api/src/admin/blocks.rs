@@ -14,7 +14,7 @@ use crate::resources::links::destination::normal_host;
 use crate::store::audit::Of;
 use crate::store::outbox::Outgoing;
 use crate::store::{accounts, blocked_hosts, directory, endpoints, links, outbox};
-use crate::web::faults::check_text;
+use crate::web::faults::check_new_text;
 
 /// Longest reason, in characters.
 const MAX_REASON: usize = 500;
@@ -25,7 +25,7 @@ const BATCH: i64 = 1_000;
 /// Blocks a link, or, without a reason, ends that block.
 pub(super) async fn set_link_block(app: &App, id: LinkId, reason: Option<&str>) -> anyhow::Result<Value> {
     if let Some(reason) = reason {
-        check_text(reason, MAX_REASON).map_err(|fault| wrong("--reason", fault))?;
+        check_new_text(reason, MAX_REASON).map_err(|fault| wrong("--reason", fault))?;
     }
     let mut transaction = app.pool.begin().await?;
     anyhow::ensure!(links::exists(&mut transaction, id.uuid()).await?, "--id: there is no link {id}");
@@ -101,7 +101,7 @@ pub(super) async fn set_suspended(
     reason: Option<&str>,
 ) -> anyhow::Result<Option<Value>> {
     if let Some(reason) = reason {
-        check_text(reason, MAX_REASON).map_err(|fault| wrong("--reason", fault))?;
+        check_new_text(reason, MAX_REASON).map_err(|fault| wrong("--reason", fault))?;
     }
     let mut transaction = app.pool.begin().await?;
     if accounts::find(&mut transaction, account.uuid()).await?.is_none() {

@@ -16,3 +16,4 @@ pub(crate) mod operation;
 pub(crate) mod page;
 pub(crate) mod qr;
 pub(crate) mod request;
+pub(crate) mod text;

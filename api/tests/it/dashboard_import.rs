@@ -341,8 +341,7 @@ async fn an_export_has_no_formula_and_is_imported_unchanged() {
         "Zürich 🚲",
         "a;b",
         "中,文",
-        "a\u{2028}b",
-        "\u{feff}a",
+        "a\u{3000}b",
         "=",
         "'",
     ];
@@ -352,8 +351,11 @@ async fn an_export_has_no_formula_and_is_imported_unchanged() {
     for number in 0..1_001 {
         let awkward = AWKWARD[number % AWKWARD.len()];
         let other = AWKWARD[(number / AWKWARD.len()) % AWKWARD.len()];
-        let tags =
-            if awkward == other { json!([awkward]) } else { json!([awkward, other, format!(" {other} ")]) };
+        let tags = if awkward == other {
+            json!([awkward])
+        } else {
+            json!([awkward, other, format!("{other}, {awkward}")])
+        };
         links.push(json!({
             "name": awkward, "destination": format!("https://example.com/{number}?a=1,2"), "tags": tags,
             "slug": format!("{}slug-{number}", ["", "-", "_"][number % 3]),

@@ -214,13 +214,19 @@ async fn links_are_filtered_by_tag_and_state() {
             json!({"name": name, "destination": "https://example.com", "tags": tags, "is_active": is_active});
         server.create_link(body).await;
     }
-    sqlx::query("UPDATE links SET is_locked = true WHERE name IN ('a', 'c')")
-        .execute(&mut server.engines.postgres().await)
-        .await
-        .unwrap();
+    for statement in [
+        "UPDATE links SET is_locked = true WHERE name IN ('a', 'c')",
+        // From before tags were trimmed.
+        "UPDATE links SET tags = '{X,\"old \"}' WHERE name = 'd'",
+    ] {
+        sqlx::query(statement).execute(&mut server.engines.postgres().await).await.unwrap();
+    }
     for (query, expected) in [
         ("tag=x", vec!["a", "b"]),
         ("tag=y%20z", vec!["a"]),
+        ("tag=%20x%20", vec!["a", "b"]),
+        ("tag=old%20", vec!["d"]),
+        ("tag=old", vec![]),
         ("tag=y", vec![]),
         ("is_active=true", vec!["a", "d"]),
         ("is_active=false", vec!["b", "c"]),

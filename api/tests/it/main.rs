@@ -35,6 +35,7 @@ mod stats_faults;
 mod stats_model;
 mod stats_retention;
 mod stats_uniques;
+mod texts;
 mod upsert;
 mod usage;
 mod webhook_failures;

@@ -162,6 +162,49 @@ async fn an_invalid_change_is_rejected_as_a_whole() {
 }
 
 #[tokio::test]
+async fn a_bad_list_of_events_is_rejected_before_the_endpoint_is_looked_up() {
+    let server = Server::start().await;
+    let path = format!("/api/webhooks/{}", EndpointId::from_uuid(uuid::Uuid::now_v7()));
+    let status = async |body: Value| server.send(Method::PATCH, &path, Some(body)).await.status.as_u16();
+    for bad in [json!({"events": []}), json!({"click_classes": ["x"]}), json!({"status": "enabled"})] {
+        assert_eq!(status(bad.clone()).await, 400, "{bad}");
+    }
+    for unknown in [json!({"events": ["link.created"]}), json!({"url": "nonsense"})] {
+        assert_eq!(status(unknown.clone()).await, 404, "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn a_test_of_a_disabled_or_full_endpoint_is_rejected_with_the_reason() {
+    let server = Server::start().await;
+    let path = format!("/api/webhooks/{}/test", text(&create(&server).await["id"]));
+    let mut postgres = server.engines.postgres().await;
+    for (change, status, code, reason) in [
+        (
+            "INSERT INTO webhook_health (endpoint_id, is_full) SELECT id, true FROM webhook_endpoints",
+            429,
+            "RATE_LIMITED",
+            "queue is full",
+        ),
+        ("UPDATE webhook_endpoints SET status = 'disabled'", 400, "BAD_REQUEST", "disabled"),
+    ] {
+        sqlx::query(change).execute(&mut postgres).await.unwrap();
+        let refused = server.send(Method::POST, &path, None).await;
+        assert_eq!((refused.status.as_u16(), &refused.body["code"]), (status, &json!(code)));
+        assert!(text(&refused.body["message"]).contains(reason), "{}", refused.body);
+    }
+    let queued: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM webhook_deliveries").fetch_one(&mut postgres).await.unwrap();
+    assert_eq!(queued, 0);
+    for change in
+        ["UPDATE webhook_endpoints SET status = 'enabled'", "UPDATE webhook_health SET is_full = false"]
+    {
+        sqlx::query(change).execute(&mut postgres).await.unwrap();
+    }
+    assert_eq!(server.send(Method::POST, &path, None).await.status, 202);
+}
+
+#[tokio::test]
 async fn a_rotated_secret_is_shown_once() {
     let server = Server::start().await;
     let created = create(&server).await;

@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::store::keys;
 use crate::store::members::Outcome;
+use crate::web::text::check_exact;
 
 /// Longest email address: the path of RFC 5321 without its angle brackets, in bytes.
 pub(crate) const MAX_EMAIL: usize = 254;
@@ -22,16 +23,17 @@ pub(crate) const MAX_EMAIL: usize = 254;
 const MAX_LOCAL: usize = 64;
 
 /// Checks the form of an email address.
-pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
+pub(crate) fn check_email(email: &str) -> Result<(), String> {
     if email.len() > MAX_EMAIL {
-        return Err("must have at most 254 bytes");
+        return Err("must have at most 254 bytes".to_owned());
     }
     if email.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must not contain spaces or control characters");
+        return Err("must not contain spaces or control characters".to_owned());
     }
+    check_exact(email)?;
     let (local, domain) = email.rsplit_once('@').ok_or("must have an @, such as ada@example.com")?;
     if local.is_empty() || local.len() > MAX_LOCAL || local.contains('@') {
-        return Err("must have 1 to 64 bytes before one @");
+        return Err("must have 1 to 64 bytes before one @".to_owned());
     }
     let is_label = |label: &str| {
         !label.is_empty()
@@ -40,7 +42,7 @@ pub(crate) fn check_email(email: &str) -> Result<(), &'static str> {
             && label.chars().all(|c| c.is_alphanumeric() || c == '-')
     };
     if domain.split('.').count() < 2 || !domain.split('.').all(is_label) {
-        return Err("must have a domain after the @, such as example.com");
+        return Err("must have a domain after the @, such as example.com".to_owned());
     }
     Ok(())
 }
@@ -110,6 +112,9 @@ mod tests {
             "ada@-example.com",
             "a@b@example.com",
             "ada@example.com\n",
+            "ada\u{200b}@example.com",
+            "a\u{200c}da@example.com",
+            "ada@exam\u{ad}ple.com",
             "ada@[127.0.0.1]",
             &format!("{}@example.com", "a".repeat(65)),
             &format!("ada@{}.com", "a".repeat(250)),

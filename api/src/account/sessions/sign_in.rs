@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use http::header::{SET_COOKIE, USER_AGENT};
-use http::{HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode};
 use serde::Deserialize;
 use service::http::{ApiError, json as answer};
 use uuid::Uuid;
@@ -23,6 +23,7 @@ use crate::store::{audit, members, sessions};
 use crate::web::faults::check_text;
 use crate::web::operation::Answer;
 use crate::web::request::{Head, Json};
+use crate::web::text::is_exact;
 
 /// Longest stored `User-Agent`, in characters.
 const MAX_USER_AGENT: usize = 300;
@@ -126,9 +127,7 @@ pub(super) async fn begin(
     let former = cookie::token(&head.headers).map(cookie::digest);
     let mut transaction = app.pool.begin().await.map_err(database)?;
     let digest = cookie.digest();
-    let user_agent = head.headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
-    let user_agent: String =
-        user_agent.unwrap_or_default().chars().filter(|c| !c.is_control()).take(MAX_USER_AGENT).collect();
+    let user_agent = user_agent(&head.headers);
     let begun = sessions::begin(
         &mut transaction,
         &digest,
@@ -150,6 +149,12 @@ pub(super) async fn begin(
     Ok(SignedIn { session, cookie, device })
 }
 
+/// Returns the `User-Agent` as it is shown in the list of sessions.
+fn user_agent(headers: &HeaderMap) -> String {
+    let text = headers.get(USER_AGENT).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    text.unwrap_or_default().chars().filter(|&c| is_exact(c)).take(MAX_USER_AGENT).collect()
+}
+
 /// Ends the browser's session, if it has one, and removes its cookie.
 pub(crate) async fn sign_out(SentByPage(head): SentByPage, app: App) -> Result<Cookie, ApiError> {
     if let Some(token) = cookie::token(&head.headers) {
@@ -166,4 +171,18 @@ pub(crate) async fn sign_out_everywhere(member: Member, head: Head, app: App) ->
     audit::record_own(&mut transaction, member.user, "sign-out-everywhere").await.map_err(database)?;
     transaction.commit().await.map_err(database)?;
     Ok(Cookie::removed(is_secure(&app, &head.visit)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stored_user_agent_shows_what_it_is() {
+        let long = format!("Phone\u{202e}\u{200b}\u{e000} é{}", "x".repeat(400));
+        let value = HeaderValue::from_bytes(long.as_bytes()).unwrap();
+        let stored = user_agent(&HeaderMap::from_iter([(USER_AGENT, value)]));
+        assert_eq!(stored, format!("Phone é{}", "x".repeat(MAX_USER_AGENT - 7)));
+        assert_eq!(user_agent(&HeaderMap::new()), "");
+    }
 }

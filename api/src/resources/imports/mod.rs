@@ -29,8 +29,8 @@ mod tests {
 
     /// Characters that some CSV reader treats specially, and ordinary ones.
     const CHARACTERS: &[char] = &[
-        'a', '7', ' ', ',', ';', '"', '\'', '=', '+', '-', '@', '＝', '|', '\\', '/', '\u{a0}', '\u{2028}',
-        '\u{feff}', 'ß', 'é', '\u{301}', '中', '\u{202e}', '🚲',
+        'a', '7', ' ', ',', ';', '"', '\'', '=', '+', '-', '@', '＝', '|', '\\', '/', '\u{a0}', '\u{3000}',
+        'ß', 'é', '\u{301}', '中', '🚲',
     ];
 
     fn text(most: usize) -> impl Strategy<Value = String> {
@@ -38,13 +38,17 @@ mod tests {
             .prop_map(|characters| characters.into_iter().collect())
     }
 
+    fn trimmed(most: usize) -> impl Strategy<Value = String> {
+        text(most).prop_map(|text| text.trim().to_owned()).prop_filter("blank", |text| !text.is_empty())
+    }
+
     prop_compose! {
         /// A link as the API creates it.
         fn link()(
-            name in text(30).prop_map(|name| name.trim().to_owned()).prop_filter("no name", |name| !name.is_empty()),
+            name in trimmed(30),
             path in "[a-z,=+;'\"@-]{0,20}",
             slug in "[A-Za-z0-9_-]{5,12}",
-            tags in proptest::collection::btree_set(text(8), 0..=10),
+            tags in proptest::collection::btree_set(trimmed(8), 0..=10),
             external_id in proptest::option::of(text(12)),
             (is_active, append_click_id, is_off) in any::<(bool, bool, bool)>(),
             expires_at in proptest::option::of(-62_000_000_000_000_i64..250_000_000_000_000),

@@ -11,7 +11,7 @@ use super::slug;
 use crate::account::quota::LinkQuota;
 use crate::app::App;
 use crate::error::{database, retry_deadlocks};
-use crate::resources::links::fields::{Checked, Fields};
+use crate::resources::links::fields::{Checked, Fields, trimmed};
 use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
 use crate::store::links;
 use crate::store::links::{EventPayload, LinkRow};
@@ -171,7 +171,7 @@ fn new_row(checked: &Checked, workspace: Uuid, user: Uuid) -> LinkRow {
         append_click_id: checked.append_click_id.unwrap_or(true),
         expires_at: checked.expires_at.flatten(),
         external_id: checked.external_id.clone().flatten(),
-        tags: checked.tags.clone().unwrap_or_default(),
+        tags: checked.tags.clone().map(trimmed).unwrap_or_default(),
         revision: 1,
         created_at: now,
         updated_at: now,

@@ -75,16 +75,18 @@ pub(crate) fn normal_host(text: &str) -> Option<String> {
 /// Checks a destination.
 ///
 /// The text is stored, not its parsed form: parsing would change percent-encodings that the destination may depend on.
-pub(crate) fn check(destination: &str, destinations: &Destinations) -> Result<(), &'static str> {
+pub(crate) fn check(destination: &str, destinations: &Destinations) -> Result<(), String> {
     let url = parse_url(destination)?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err("must start with http:// or https://");
+        return Err("must start with http:// or https://".to_owned());
     }
     if site(&url) == site(&destinations.own) {
-        return Err("must not be on this service's own host, because the link could lead to itself");
+        return Err(
+            "must not be on this service's own host, because the link could lead to itself".to_owned()
+        );
     }
     if destinations.blocked_host(destination).is_some() {
-        return Err("must not be on a host that the operator of this service has blocked");
+        return Err("must not be on a host that the operator of this service has blocked".to_owned());
     }
     Ok(())
 }
@@ -203,6 +205,8 @@ mod tests {
             "https:///example.com/",
             "https://@example.com/",
             "https://example.com/a\\b",
+            "https://go.exam\u{ad}ple/x",
+            "https://example.com/\u{200b}",
             &long,
         ] {
             assert!(check(bad, &public()).is_err(), "{bad}");

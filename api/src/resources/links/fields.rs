@@ -8,7 +8,8 @@ use service::http::ApiError;
 use super::destination::Destinations;
 use super::{destination, slug};
 use crate::web::dates::parse_instant;
-use crate::web::faults::{Faults, check_name, check_text};
+use crate::web::faults::{Faults, MAX_NAME, check_text};
+use crate::web::text::{check_exact, check_readable};
 
 const MAX_EXTERNAL_ID: usize = 200;
 const MAX_TAG: usize = 50;
@@ -51,7 +52,7 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
-/// Fields that passed every rule; `None` is absent.
+/// Fields that passed the rules, but for `faults_if_changed`; `None` is absent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Checked {
     pub(crate) name: Option<String>,
@@ -59,11 +60,14 @@ pub(crate) struct Checked {
     pub(crate) slug: Option<String>,
     pub(crate) is_active: Option<bool>,
     pub(crate) external_id: Option<Option<String>>,
+    /// As sent, to be compared with stored ones; [`trimmed`] before they are stored.
     pub(crate) tags: Option<Vec<String>>,
     pub(crate) redirect_status: Option<i16>,
     pub(crate) forward_query: Option<ForwardQuery>,
     pub(crate) append_click_id: Option<bool>,
     pub(crate) expires_at: Option<Option<DateTime<Utc>>>,
+    /// Faults by rules that are younger than some links. They count for fields that differ from the stored ones.
+    pub(crate) faults_if_changed: Faults,
 }
 
 impl Checked {
@@ -74,33 +78,42 @@ impl Checked {
 }
 
 impl Fields {
-    /// Checks the fields of a change. The error names every fault.
+    /// Checks the fields of a change. The error names only what is a fault in any case: of the others, the fields may
+    /// have their stored values.
     pub(crate) fn check(self, destinations: &Destinations) -> Result<Checked, ApiError> {
-        self.check_with(Faults::default(), destinations)
+        let (checked, faults) = self.read(destinations);
+        faults.into_result().map(|()| checked)
     }
 
-    /// Checks the fields of a new link, including that the required ones are present.
+    /// Checks the fields of a new link, including that the required ones are present. The error names every fault.
     pub(crate) fn check_new(self, destinations: &Destinations) -> Result<Checked, ApiError> {
-        let missing = missing(self.name.is_some(), self.destination.is_some());
-        self.check_with(missing, destinations)
+        let (checked, mut faults) = self.read(destinations);
+        faults.append(&checked.faults_if_new());
+        faults.into_result().map(|()| checked)
     }
 
-    fn check_with(self, mut faults: Faults, destinations: &Destinations) -> Result<Checked, ApiError> {
+    /// Returns the fields, and the faults that they have in any case.
+    fn read(self, destinations: &Destinations) -> (Checked, Faults) {
+        let (mut faults, mut if_changed) = (Faults::default(), Faults::default());
         let name = self.name.map(|name| name.trim().to_owned());
-        if let Some(name) = &name {
-            faults.note("name", check_name(name));
+        if let Some(name) = &name
+            && faults.note("name", check_text(name, MAX_NAME))
+        {
+            if_changed.note("name", check_readable(name));
         }
         if let Some(destination) = &self.destination {
-            faults.note("destination", destination::check(destination, destinations));
+            if_changed.note("destination", destination::check(destination, destinations));
         }
         if let Some(slug) = &self.slug {
             faults.note("slug", slug::check(slug));
         }
-        if let Some(Some(external_id)) = &self.external_id {
-            faults.note("external_id", check_text(external_id, MAX_EXTERNAL_ID));
+        if let Some(Some(external_id)) = &self.external_id
+            && faults.note("external_id", check_text(external_id, MAX_EXTERNAL_ID))
+        {
+            if_changed.note("external_id", check_exact(external_id));
         }
         if let Some(tags) = &self.tags {
-            faults.note("tags", check_tags(tags));
+            if_changed.note("tags", check_tags(tags));
         }
         if let Some(status) = self.redirect_status {
             let known = matches!(status, 301 | 302 | 307 | 308);
@@ -115,8 +128,7 @@ impl Fields {
                     .ok()
             })
         });
-        faults.into_result()?;
-        Ok(Checked {
+        let checked = Checked {
             name,
             destination: self.destination,
             slug: self.slug,
@@ -127,40 +139,48 @@ impl Fields {
             forward_query: self.forward_query,
             append_click_id: self.append_click_id,
             expires_at,
-        })
+            faults_if_changed: if_changed,
+        };
+        (checked, faults)
     }
 }
 
 impl Checked {
-    /// Checks that the required fields are present.
+    /// Checks what only a new link needs: the required fields, and the rules that stored ones may be older than.
     pub(crate) fn check_new(&self) -> Result<(), ApiError> {
-        missing(self.name.is_some(), self.destination.is_some()).into_result()
+        self.faults_if_new().into_result()
+    }
+
+    fn faults_if_new(&self) -> Faults {
+        let mut faults = self.faults_if_changed.clone();
+        faults.note("name", self.name.is_some().then_some(()).ok_or("is required"));
+        faults.note("destination", self.destination.is_some().then_some(()).ok_or("is required"));
+        faults
     }
 }
 
-/// Returns the faults of missing required fields.
-fn missing(has_name: bool, has_destination: bool) -> Faults {
-    let mut faults = Faults::default();
-    faults.note("name", has_name.then_some(()).ok_or("is required"));
-    faults.note("destination", has_destination.then_some(()).ok_or("is required"));
-    faults
-}
-
-/// Checks a tag, of a link or of a query.
+/// Checks a tag that links may have, also from before a rule: in a query, too.
 pub(crate) fn check_tag(tag: &str) -> Result<(), String> {
     check_text(tag, MAX_TAG)
 }
 
-fn check_tags(tags: &[String]) -> Result<(), &'static str> {
+/// Removes white space around tags.
+pub(crate) fn trimmed(tags: Vec<String>) -> Vec<String> {
+    tags.into_iter().map(|tag| tag.trim().to_owned()).collect()
+}
+
+fn check_tags(tags: &[String]) -> Result<(), String> {
     if tags.len() > MAX_TAGS {
-        return Err("must have at most 10 entries");
-    }
-    if tags.iter().any(|tag| check_tag(tag).is_err()) {
-        return Err("must have entries of 1 to 50 characters, without control characters");
+        return Err("must have at most 10 entries".to_owned());
     }
     let mut seen = std::collections::HashSet::new();
-    if !tags.iter().all(|tag| seen.insert(tag)) {
-        return Err("must not have the same entry twice");
+    for tag in tags.iter().map(|tag| tag.trim()) {
+        check_tag(tag)
+            .map_err(|_| "must have entries of 1 to 50 characters, without control characters".to_owned())?;
+        check_readable(tag)?;
+        if !seen.insert(tag) {
+            return Err("must not have the same entry twice".to_owned());
+        }
     }
     Ok(())
 }
@@ -178,37 +198,54 @@ mod tests {
         fields.check(&Destinations::new(Url::parse("https://go.example").unwrap()))
     }
 
+    /// Checks a change of a link that has other values.
+    fn check_changed(body: serde_json::Value) -> Result<Checked, ApiError> {
+        let checked = check(body)?;
+        checked.faults_if_changed.clone().into_result().map(|()| checked)
+    }
+
+    fn check_new(body: serde_json::Value) -> Result<Checked, ApiError> {
+        let fields: Fields = serde_json::from_value(body).unwrap();
+        fields.check_new(&Destinations::new(Url::parse("https://go.example").unwrap()))
+    }
+
+    /// Returns the fields that an error names.
+    fn fields_of(error: &ApiError) -> Vec<String> {
+        let body = error.body();
+        let details = body["details"].as_array().unwrap();
+        details.iter().map(|detail| detail["field"].as_str().unwrap().to_owned()).collect()
+    }
+
     #[test]
-    fn every_fault_is_reported_at_once() {
-        let error = check(json!({
+    fn every_fault_of_a_new_link_is_reported_at_once() {
+        let body = json!({
             "name": "  ", "destination": "ftp://x", "slug": "a b", "redirect_status": 200, "expires_at": "2026-02-30",
             "tags": ["a", "a"], "external_id": "",
-        }))
-        .unwrap_err();
-        let body = error.body();
-        let fields: Vec<&str> = body["details"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|detail| detail["field"].as_str().unwrap())
-            .collect();
+        });
         assert_eq!(
-            fields,
-            ["name", "destination", "slug", "external_id", "tags", "redirect_status", "expires_at"]
+            fields_of(&check_new(body.clone()).unwrap_err()),
+            ["name", "slug", "external_id", "redirect_status", "expires_at", "destination", "tags"]
+        );
+        // The others may be as stored.
+        assert_eq!(
+            fields_of(&check(body).unwrap_err()),
+            ["name", "slug", "external_id", "redirect_status", "expires_at"]
         );
     }
 
     #[test]
     fn limits_are_exact_and_messages_state_them() {
         let long = |count: usize| "é".repeat(count);
-        assert!(check(json!({"name": long(200), "external_id": long(200), "tags": [long(50)]})).is_ok());
+        assert!(
+            check_changed(json!({"name": long(200), "external_id": long(200), "tags": [long(50)]})).is_ok()
+        );
         for (field, value, limit) in [
             ("name", json!(long(201)), "200"),
             ("external_id", json!(long(201)), "200"),
             ("tags", json!([long(51)]), "50"),
             ("tags", json!((0..11).map(|n| n.to_string()).collect::<Vec<_>>()), "10"),
         ] {
-            let body = check(json!({ field: value })).unwrap_err().body();
+            let body = check_changed(json!({ field: value })).unwrap_err().body();
             assert_eq!(body["details"][0]["field"], field);
             let message = body["details"][0]["message"].as_str().unwrap().to_owned();
             assert!(message.contains(limit), "{message}");
@@ -234,12 +271,49 @@ mod tests {
 
     #[test]
     fn a_new_link_needs_a_name_and_a_destination() {
-        let fields: Fields = serde_json::from_value(json!({"slug": "a b"})).unwrap();
-        let body = fields
-            .check_new(&Destinations::new(Url::parse("https://go.example").unwrap()))
-            .unwrap_err()
-            .body();
-        assert_eq!(body["details"].as_array().unwrap().len(), 3, "with every other fault: {body}");
+        let error = check_new(json!({"slug": "a b"})).unwrap_err();
+        assert_eq!(fields_of(&error), ["slug", "name", "destination"], "with every other fault");
+    }
+
+    #[test]
+    fn a_stored_text_may_be_older_than_a_rule() {
+        for (field, value) in [
+            ("name", json!("so\u{ad}ft")),
+            ("destination", json!("https://example.com/\u{200b}")),
+            ("destination", json!("https:\\\\example.com")),
+            ("external_id", json!("می\u{200c}خواهم")),
+            ("tags", json!(["a", "\u{202e}b"])),
+            ("tags", json!(["a", " "])),
+            ("tags", json!(["a", " a "])),
+        ] {
+            let checked = check(json!({ field: value })).unwrap();
+            assert!(checked.faults_if_changed.of(&["slug"]).is_empty(), "{value}");
+            let error = checked.faults_if_changed.of(&[field]).into_result().unwrap_err();
+            assert_eq!(fields_of(&error), [field], "{value}");
+
+            let mut new = json!({"name": "a", "destination": "https://example.com"});
+            new[field] = value.clone();
+            assert_eq!(fields_of(&check_new(new).unwrap_err()), [field], "{value}");
+        }
+        let control = check(json!({"name": "a\u{0}", "external_id": "a\u{0}"})).unwrap_err().body();
+        assert_eq!(control["details"].as_array().unwrap().len(), 2, "no stored text has one: {control}");
+    }
+
+    #[test]
+    fn texts_have_what_scripts_and_emoji_need() {
+        for text in ["می\u{200c}خواهم", "👩\u{200d}💻", "❤\u{fe0f}"] {
+            assert!(check_changed(json!({"name": text, "tags": [text]})).is_ok(), "{text}");
+        }
+    }
+
+    #[test]
+    fn tags_are_trimmed_and_differ_then() {
+        let tags = check_changed(json!({"tags": [" a", "b c\u{a0}"]})).unwrap().tags;
+        assert_eq!(trimmed(tags.unwrap()), ["a", "b c"]);
+        assert!(check_changed(json!({"tags": [format!(" {} ", "é".repeat(50))]})).is_ok());
+        for bad in [json!(["", "a"]), json!([" \t"]), json!(["a", "a "])] {
+            assert!(check_changed(json!({"tags": bad})).is_err(), "{bad}");
+        }
     }
 
     #[test]

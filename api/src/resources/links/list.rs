@@ -86,7 +86,7 @@ pub(crate) async fn list(caller: Caller, Query(page): Query<Page>, app: App) -> 
         words: page.q.as_deref().map(words).transpose()?.unwrap_or_default(),
         is_active: page.is_active.map(|text| parse_bool("is_active", &text)).transpose()?,
         is_locked: page.is_locked.map(|text| parse_bool("is_locked", &text)).transpose()?,
-        tag: page.tag.map(|tag| check_parameter("tag", check_tag(&tag)).map(|()| tag)).transpose()?,
+        tag: page.tag.map(check_tag_parameter).transpose()?,
     };
     // All pages of a list by clicks are of the first page's instant.
     let instant = match &cursor {
@@ -208,6 +208,11 @@ fn words(q: &str) -> Result<Vec<String>, ApiError> {
     check_parameter("q", check_text(q, MAX_SEARCH))?;
     let words: BTreeSet<&str> = q.split_whitespace().collect();
     Ok(words.into_iter().map(str::to_owned).collect())
+}
+
+/// Checks a tag as it is stored, or as it was given when a link was created.
+fn check_tag_parameter(tag: String) -> Result<String, ApiError> {
+    check_parameter("tag", check_tag(&tag).or_else(|_| check_tag(tag.trim()))).map(|()| tag)
 }
 
 fn parse_bool(parameter: &'static str, text: &str) -> Result<bool, ApiError> {

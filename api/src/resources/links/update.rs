@@ -10,7 +10,7 @@ use super::show;
 use crate::account::quota;
 use crate::app::App;
 use crate::error::{database, retry_deadlocks, violates};
-use crate::resources::links::fields::{Checked, Fields};
+use crate::resources::links::fields::{Checked, Fields, trimmed};
 use crate::resources::links::object;
 use crate::resources::links::object::{FullLink, LinkObject, external_id_taken, slug_taken};
 use crate::store::links::{EventPayload, LinkRow};
@@ -74,6 +74,7 @@ pub(super) async fn change(
     if changed.is_empty() {
         return Ok(());
     }
+    checked.faults_if_changed.of(&changed).into_result()?;
     if row.slug != former_slug {
         let is_held = former_slugs::is_held(&mut *transaction, row.workspace_id, &row.slug);
         if is_held.await.map_err(database)? {
@@ -106,7 +107,8 @@ fn apply(checked: Checked, row: &mut LinkRow) -> Vec<&'static str> {
     note("slug", replace(&mut row.slug, checked.slug));
     note("is_active", replace(&mut row.is_active, checked.is_active));
     note("external_id", replace(&mut row.external_id, checked.external_id));
-    note("tags", replace(&mut row.tags, checked.tags));
+    let tags = checked.tags.filter(|tags| *tags != row.tags).map(trimmed);
+    note("tags", replace(&mut row.tags, tags));
     note("redirect_status", replace(&mut row.redirect_status, checked.redirect_status));
     let forward_query = checked.forward_query.map(|mode| mode.as_str().to_owned());
     note("forward_query", replace(&mut row.forward_query, forward_query));

@@ -3,6 +3,7 @@
 use service::destination::DestinationRules;
 
 use crate::web::faults::{Faults, parse_url};
+use crate::web::text::check_readable;
 
 /// The kinds of events an endpoint can subscribe to.
 const EVENTS: [&str; 4] = ["click.created", "link.created", "link.updated", "link.deleted"];
@@ -46,11 +47,11 @@ fn check_url(text: &str, rules: &DestinationRules) -> Result<(), String> {
     rules.check_url(&url).map(drop).map_err(|refused| refused.to_string())
 }
 
-fn check_description(text: &str) -> Result<(), &'static str> {
-    if text.chars().count() > MAX_DESCRIPTION || text.chars().any(char::is_control) {
-        return Err("must have at most 200 characters, without control characters");
+fn check_description(text: &str) -> Result<(), String> {
+    if text.chars().count() > MAX_DESCRIPTION {
+        return Err("must have at most 200 characters".to_owned());
     }
-    Ok(())
+    check_readable(text)
 }
 
 fn check_choice(given: &[String], known: &[&str]) -> Result<(), String> {
@@ -86,6 +87,8 @@ mod tests {
         assert!(check_description("").is_ok());
         assert!(check_description(&"é".repeat(200)).is_ok());
         assert!(check_description(&"é".repeat(201)).is_err());
-        assert!(check_description("a\u{0}b").is_err());
+        for bad in ["a\u{0}b", "a\u{200b}b", "\u{202e}a"] {
+            assert!(check_description(bad).is_err(), "{bad:?}");
+        }
     }
 }

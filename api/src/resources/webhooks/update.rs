@@ -56,15 +56,17 @@ pub(crate) async fn update(
     if changes.status.is_some() {
         faults.add("status", "cannot be set: enable a disabled endpoint in the dashboard");
     }
-    faults.into_result()?;
-
+    // A stored URL or description may be older than a rule, and counts only if it changes.
+    faults.of(&["events", "click_classes", "status"]).into_result()?;
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_write(&mut transaction, caller.account).await?;
     let mut row = endpoints::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
         .ok_or_else(not_found)?;
-    if apply(changes, &mut row) {
+    let changed = apply(changes, &mut row);
+    faults.of(&changed).into_result()?;
+    if !changed.is_empty() {
         // Never before the creation, also when the clock was set back.
         row.updated_at = schemas::time::to_millis(Utc::now()).max(row.created_at);
         endpoints::update(&mut transaction, &row).await.map_err(database)?;
@@ -74,15 +76,15 @@ pub(crate) async fn update(
     Ok(row.into())
 }
 
-/// Applies the given fields to the row. Returns whether one differs.
-fn apply(changes: Changes, row: &mut EndpointRow) -> bool {
+/// Applies the given fields to the row. Returns the names of those that differ.
+fn apply(changes: Changes, row: &mut EndpointRow) -> Vec<&'static str> {
     let replaced = [
-        replace(&mut row.url, changes.url),
-        replace(&mut row.description, changes.description),
-        replace(&mut row.events, changes.events),
-        replace(&mut row.click_classes, changes.click_classes),
+        ("url", replace(&mut row.url, changes.url)),
+        ("description", replace(&mut row.description, changes.description)),
+        ("events", replace(&mut row.events, changes.events)),
+        ("click_classes", replace(&mut row.click_classes, changes.click_classes)),
     ];
-    replaced.contains(&true)
+    replaced.into_iter().filter_map(|(field, differs)| differs.then_some(field)).collect()
 }
 
 /// Applies a value. Returns whether it differs.

@@ -14,6 +14,7 @@ pub(crate) struct Filter {
     pub(crate) words: Vec<String>,
     pub(crate) is_active: Option<bool>,
     pub(crate) is_locked: Option<bool>,
+    /// As stored, or with white space around it.
     pub(crate) tag: Option<String>,
 }
 
@@ -100,7 +101,8 @@ fn push_filter(query: &mut QueryBuilder<Postgres>, filter: &Filter) {
             .push_bind(contains(word));
     }
     if let Some(tag) = &filter.tag {
-        query.push(" AND l.tags @> ARRAY[").push_bind(tag.clone()).push("::text]");
+        // Tags are trimmed, but old ones are stored as they were sent.
+        query.push(" AND l.tags && ").push_bind(vec![tag.clone(), tag.trim().to_owned()]);
     }
     // Literals, so that the partial indexes apply.
     match filter.is_active {
