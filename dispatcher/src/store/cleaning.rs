@@ -21,8 +21,8 @@ const MAX_WAIT: Duration = Duration::from_secs(20 * 60);
 /// many it may have (`most`).
 ///
 /// That is `$1`, unless the endpoints of its account have more than ten times as many together. Then it is less for the
-/// longest, which have equal parts of what the others leave. With the endpoints in the order of their rows,
-/// each would get an equal part of what the shorter ones leave; the largest such part is the level.
+/// longest, which have equal parts of what the others leave. With the endpoints in the order of their rows, each would
+/// get an equal part of what the shorter ones leave; the largest such part is the level.
 macro_rules! with_shares_of {
     ($table:literal) => {
         concat!(
