@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ::http::StatusCode;
 use serde::Deserialize;
+use service::http::route::methods;
 use service::http::{ApiError, BODY_LIMIT, Limits, Peer, RequestId, Route};
 use service::{Shutdown, http};
 use tests::{PATIENCE, eventually};
@@ -37,15 +39,15 @@ struct Named {
 }
 
 fn routes(entered: Arc<Notify>, release: Arc<Notify>) -> Route {
-    let hello = warp::path!("hello").and(warp::get()).map(|| Response::new("hello".into())).boxed();
+    let hello = warp::path!("hello").and(methods("GET, HEAD")).map(|| Response::new("hello".into())).boxed();
     let who = warp::path!("who")
-        .and(warp::get())
+        .and(methods("GET, HEAD"))
         .and(warp::ext::get::<Peer>())
         .and(warp::ext::get::<RequestId>())
         .map(|Peer(peer), id: RequestId| Response::new(format!("{} {id}", peer.ip()).into()))
         .boxed();
     let slow = warp::path!("slow")
-        .and(warp::get())
+        .and(methods("GET, HEAD"))
         .then(move || {
             let (entered, release) = (Arc::clone(&entered), Arc::clone(&release));
             async move {
@@ -56,12 +58,12 @@ fn routes(entered: Arc<Notify>, release: Arc<Notify>) -> Route {
         })
         .boxed();
     let panics = warp::path!("panics")
-        .and(warp::get())
+        .and(methods("GET, HEAD"))
         .then(|| async { panic!("on purpose") })
         .map(|never: std::convert::Infallible| match never {})
         .boxed();
     let names = warp::path!("names")
-        .and(warp::post())
+        .and(methods("POST"))
         .and(warp::header::headers_cloned())
         .and(warp::body::stream())
         .then(|headers, body| async move { http::read_json::<Named, _>(&headers, body, BODY_LIMIT).await })
@@ -70,11 +72,17 @@ fn routes(entered: Arc<Notify>, release: Arc<Notify>) -> Route {
         })
         .boxed();
     let broken = warp::path!("broken")
-        .and(warp::get())
+        .and(methods("GET, HEAD"))
         .map(|| ApiError::internal("the password is hunter2").into_response())
         .boxed();
-    let large = warp::path!("large").and(warp::get()).map(|| Response::new(vec![b'x'; LARGE].into())).boxed();
-    http::route::any_of([hello, large, who, slow, panics, names, broken])
+    let large = warp::path!("large")
+        .and(methods("GET, HEAD"))
+        .map(|| Response::new(vec![b'x'; LARGE].into()))
+        .boxed();
+    let secret =
+        warp::path!("secret").map(|| ApiError::unauthorized("A key is required.").into_response()).boxed();
+    let long = warp::path!("long").map(|| http::json(StatusCode::OK, &"x".repeat(4_998))).boxed();
+    http::route::any_of([hello, large, who, slow, panics, names, broken, secret, long])
 }
 
 async fn start(limits: Limits, drain: Duration) -> Server {
@@ -387,7 +395,32 @@ async fn unknown_paths_and_methods_have_an_error_body() {
     let server = start_default().await;
     server.ask("GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n").await.error_message(404, "NOT_FOUND");
     let put = "PUT /hello HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n";
-    server.ask(put).await.error_message(405, "METHOD_NOT_ALLOWED");
+    let answer = server.ask(put).await;
+    answer.error_message(405, "METHOD_NOT_ALLOWED");
+    assert_eq!(answer.header("allow"), Some("GET, HEAD"));
+}
+
+#[tokio::test]
+async fn an_answer_to_a_missing_key_names_the_scheme() {
+    let answer = start_default().await.ask("GET /secret HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    answer.error_message(401, "UNAUTHORIZED");
+    assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
+}
+
+#[tokio::test]
+async fn a_long_answer_is_compressed_for_clients_that_accept_it() {
+    let server = start_default().await;
+    let ask =
+        |accepted: &str| format!("GET /long HTTP/1.1\r\nhost: x\r\naccept-encoding: {accepted}\r\n\r\n");
+    let plain = server.ask(&ask("br")).await;
+    assert_eq!((plain.body.len(), plain.header("vary")), (5_000, Some("Accept-Encoding")));
+    let mut client = server.connect().await;
+    client.send(&ask("gzip").replace("GET", "HEAD")).await;
+    client.send(&ask("gzip").replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n")).await;
+    let received = client.until_closed().await;
+    let text = String::from_utf8_lossy(&received);
+    assert_eq!(text.matches("content-encoding: gzip\r\n").count(), 2, "{text}");
+    assert!((200..1_000).contains(&received.len()), "{} bytes", received.len());
 }
 
 #[tokio::test]
@@ -406,22 +439,34 @@ async fn large_and_malformed_heads_are_rejected() {
     for head in [header(31 << 10), target(15 << 10)] {
         assert_eq!(server.ask(&head).await.status(), 200);
     }
-    for large in [header(33 << 10), target(33 << 10)] {
-        assert_eq!(server.ask(&large).await.status(), 431);
-    }
-    for large in [header(1 << 20), target(1 << 20)] {
-        let mut client = server.connect().await;
-        // The server does not read it to its end, so the client may get a reset instead of the answer.
-        let _ = client.0.write_all(large.as_bytes()).await;
-        let answer = client.until_closed().await;
-        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "), "{}", answer.escape_ascii());
-    }
-
     let many = format!("GET /hello HTTP/1.1\r\nhost: x\r\n{}\r\n", "x-many: a\r\n".repeat(200));
+    for (large, status, code) in [
+        (header(33 << 10), 431, "HEADERS_TOO_LARGE"),
+        (header(1 << 20), 431, "HEADERS_TOO_LARGE"),
+        (many, 431, "HEADERS_TOO_LARGE"),
+        (target(17 << 10), 414, "URI_TOO_LONG"),
+        (target(1 << 20), 414, "URI_TOO_LONG"),
+    ] {
+        let answer = server.ask(&large).await;
+        answer.error_message(status, code);
+        assert_eq!(answer.header("connection"), Some("close"));
+    }
+    let mut client = server.connect().await;
+    client.send(&target(17 << 10).replace("GET", "HEAD")).await;
+    let answer = client.until_closed().await;
+    assert!(
+        answer.starts_with(b"HTTP/1.1 414 ") && answer.ends_with(b"\r\n\r\n"),
+        "{}",
+        answer.escape_ascii()
+    );
+    let mut client = server.connect().await;
+    client.send(&format!("{}{}", target(9), target(17 << 10))).await;
+    let answers = String::from_utf8(client.until_closed().await).unwrap();
+    let (first, second) = answers.split_once("hello").expect("what came before is answered");
+    assert!(first.starts_with("HTTP/1.1 200 ") && second.starts_with("HTTP/1.1 414 "), "{answers}");
+
     let tls = "\x16\x03\x01\x02\x00\x01\x00";
-    for (head, status) in
-        [(many.as_str(), 431), (tls, 400), ("GET\r\n\r\n", 400), ("GET / HTTP/9.9\r\n\r\n", 400)]
-    {
+    for (head, status) in [(tls, 400), ("GET\r\n\r\n", 400), ("GET / HTTP/9.9\r\n\r\n", 400)] {
         let mut client = server.connect().await;
         client.send(head).await;
         let answer = client.until_closed().await;
@@ -466,6 +511,33 @@ async fn a_large_body_is_rejected_with_and_without_a_length() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_a_body_first_and_reads_then_gets_its_answer() {
+    let server = start_default().await;
+    let mut client = server.connect().await;
+    let length = 8 << 20;
+    let head = "POST /names HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
+    client.send(&format!("{head}content-length: {length}\r\n\r\n")).await;
+    client.send(&"x".repeat(length)).await;
+    client.read_answer().await.error_message(413, "PAYLOAD_TOO_LARGE");
+    assert!(client.until_closed().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_rejected() {
+    let server = start_default().await;
+    let with = |coding: &str| {
+        post("application/json", r#"{"name":"anna"}"#)
+            .replace("content-type", &format!("content-encoding: {coding}\r\ncontent-type"))
+    };
+    assert_eq!(server.ask(&with("Identity")).await.body, "anna");
+    for coding in ["gzip", "br", "identity, gzip", "identity\r\ncontent-encoding: gzip"] {
+        let answer = server.ask(&with(coding)).await;
+        answer.error_message(415, "UNSUPPORTED_ENCODING");
+        assert_eq!(answer.header("accept-encoding"), Some("identity"));
+    }
+}
+
+#[tokio::test]
 async fn readyz_reports_a_drain() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut server = start_default().await;
@@ -489,6 +561,8 @@ async fn readyz_reports_a_drain() {
     assert_eq!(draining.status(), 503);
     assert!(draining.body.contains(r#""detail":"draining""#), "{draining:?}");
     assert_eq!(probe.get("/healthz").await.status(), 200);
+    probe.send("DELETE /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    assert_eq!(probe.read_answer().await.header("allow"), Some("GET, HEAD"));
     assert!(probe.get("/metrics").await.body.contains("hopline_build_info"));
     drop(operations);
 }

@@ -32,6 +32,8 @@ pub(crate) struct Caller {
     pub(crate) user: Uuid,
     /// The account's plan at this request.
     pub(crate) plan: Plan,
+    /// Whether the request is `HEAD`, so that nothing but headers leaves.
+    pub(crate) is_head: bool,
     credential: Credential,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Editor(pub(crate) Caller);
 impl Caller {
     /// Returns the member who started an import.
     pub(crate) const fn of_import(workspace: Uuid, account: Uuid, user: Uuid, plan: Plan) -> Self {
-        Self { workspace, account, user, plan, credential: Credential::Import }
+        Self { workspace, account, user, plan, is_head: false, credential: Credential::Import }
     }
 
     /// Returns whether the caller is a member.
@@ -193,12 +195,13 @@ async fn of_session(app: &App, head: &Head, workspace: &str) -> Result<Caller, A
         account: member.account,
         user: member.user,
         plan: member.plan,
+        is_head: head.is_head,
         credential: Credential::Session { digest: member.digest, is_viewer },
     })
 }
 
 /// Finds the caller of a key. A missing, unknown, malformed, revoked or expired key gets the same answer.
-async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller, ApiError> {
+async fn of_key(app: &App, Head { headers, visit, is_head, .. }: &Head) -> Result<Caller, ApiError> {
     let Some(digest) = presented_key(headers).and_then(token::digest_of_api_key) else {
         visit.charge_address()?;
         return Err(unauthorized());
@@ -220,6 +223,7 @@ async fn of_key(app: &App, Head { headers, visit, .. }: &Head) -> Result<Caller,
         account: row.account_id,
         user: row.owner_id,
         plan: row.plan,
+        is_head: *is_head,
         credential: Credential::Key {
             id: KeyId::from_uuid(row.id),
             digest,
@@ -232,17 +236,16 @@ fn unauthorized() -> ApiError {
     ApiError::unauthorized("A valid API key is required, as Authorization: Bearer or as X-API-Key.")
 }
 
-/// Returns the key of either header; two different keys count as none.
+/// Returns the key of all headers that present one; different keys count as none.
 fn presented_key(headers: &HeaderMap) -> Option<&str> {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
-    let bearer = text(AUTHORIZATION.as_str()).map(|value| {
+    let texts = |name: &str| headers.get_all(name).iter().map(|value| value.to_str().unwrap_or_default());
+    let bearer = texts(AUTHORIZATION.as_str()).map(|value| {
         let (scheme, key) = value.split_once(' ').unwrap_or_default();
         if scheme.eq_ignore_ascii_case("bearer") { key.trim_start() } else { "" }
     });
-    match (bearer, text("x-api-key")) {
-        (Some(one), Some(other)) => bool::from(one.as_bytes().ct_eq(other.as_bytes())).then_some(one),
-        (one, other) => one.or(other),
-    }
+    let mut keys = bearer.chain(texts("x-api-key"));
+    let first = keys.next()?;
+    keys.all(|other| first.as_bytes().ct_eq(other.as_bytes()).into()).then_some(first)
 }
 
 #[cfg(test)]
@@ -251,7 +254,11 @@ mod tests {
     use http::HeaderValue;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value))).collect()
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
     }
 
     #[test]
@@ -260,12 +267,16 @@ mod tests {
         assert_eq!(presented_key(&headers(&[("authorization", "bearer  k")])), Some("k"));
         assert_eq!(presented_key(&headers(&[("x-api-key", "k")])), Some("k"));
         assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("authorization", "Bearer k")])), Some("k"));
+        assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("x-api-key", "k")])), Some("k"));
     }
 
     #[test]
     fn two_different_keys_count_as_none() {
         assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("authorization", "Bearer j")])), None);
         assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("authorization", "Basic k")])), None);
+        assert_eq!(presented_key(&headers(&[("x-api-key", "k"), ("x-api-key", "j")])), None);
+        let bearers = [("authorization", "Bearer k"), ("authorization", "Bearer j")];
+        assert_eq!(presented_key(&headers(&bearers)), None);
         assert_eq!(presented_key(&headers(&[])), None);
     }
 }

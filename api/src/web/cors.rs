@@ -5,9 +5,9 @@
 
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, ACCESS_CONTROL_REQUEST_METHOD, ALLOW,
 };
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use warp::Reply as _;
 use warp::reply::Response;
 
@@ -29,13 +29,18 @@ pub(crate) fn open(headers: &mut HeaderMap) {
 /// Answers `OPTIONS`: what may be sent to a path with these methods, from a page or not.
 pub(crate) fn preflight(
     request: &HeaderMap,
-    methods: HeaderValue,
-    access: impl Fn(&str) -> Option<Access>,
+    methods: &str,
+    access: impl Fn(Method) -> Option<Access>,
 ) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
     let headers = response.headers_mut();
-    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
-    let asked = request.get(ACCESS_CONTROL_REQUEST_METHOD).and_then(|method| method.to_str().ok());
+    // Names of methods are always a header's value.
+    if let Ok(methods) = HeaderValue::from_str(methods) {
+        headers.insert(ALLOW, methods.clone());
+        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
+    }
+    let asked = request.get(ACCESS_CONTROL_REQUEST_METHOD);
+    let asked = asked.and_then(|method| Method::from_bytes(method.as_bytes()).ok());
     let is_open = asked.and_then(access) == Some(Access::Anyone);
     let allowed = if is_open { "Content-Type" } else { "Authorization, Content-Type" };
     headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(allowed));

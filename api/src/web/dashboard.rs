@@ -1,24 +1,19 @@
-//! The dashboard's page: the files that `npm run build` wrote, compressed once, with their headers.
+//! The dashboard's page: the files that `npm run build` wrote, with their headers.
 
 use std::collections::HashMap;
-use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
-    IF_NONE_MATCH, LOCATION, REFERRER_POLICY, VARY,
-};
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, LOCATION, REFERRER_POLICY};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use rust_embed::RustEmbed;
 use service::http::Route;
-use service::http::route::any_of;
-use sha2::{Digest as _, Sha256};
+use service::http::route::{any_of, methods};
 use warp::path::Tail;
 use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
+
+use super::file::{File, READ};
 
 /// Embedded in release builds, read from the folder at the start in others.
 #[derive(RustEmbed)]
@@ -61,7 +56,7 @@ pub(crate) fn routes() -> Route {
 /// `GET /`
 fn redirect() -> Route {
     warp::path::end()
-        .and(warp::get().or(warp::head()).unify())
+        .and(methods(READ))
         .map(|| {
             let mut response = StatusCode::SEE_OTHER.into_response();
             response.headers_mut().insert(LOCATION, HeaderValue::from_static("/app"));
@@ -80,7 +75,7 @@ fn show_page() -> Route {
             let is_api = tail.as_str() == "api" || tail.as_str().starts_with("api/");
             if is_api { Err(warp::reject::not_found()) } else { Ok(tail) }
         })
-        .and(warp::get().or(warp::head()).unify())
+        .and(methods(READ))
         .and(warp::header::headers_cloned())
         .map(move |tail: Tail, headers: HeaderMap| page.answer(tail.as_str(), &headers))
         .boxed()
@@ -89,16 +84,6 @@ fn show_page() -> Route {
 /// The page's files by their paths.
 #[derive(Debug)]
 struct Page(HashMap<String, File>);
-
-#[derive(Debug)]
-struct File {
-    plain: Bytes,
-    /// Absent where compression does not make it smaller.
-    gzip: Option<Bytes>,
-    content_type: &'static str,
-    /// The entity tag.
-    tag: HeaderValue,
-}
 
 impl Page {
     /// Loads the page that this program was built with, if any.
@@ -109,7 +94,12 @@ impl Page {
     }
 
     fn of(files: impl IntoIterator<Item = (String, Bytes)>) -> Self {
-        Self(files.into_iter().map(|(path, bytes)| (path.clone(), File::new(&path, bytes))).collect())
+        Self(
+            files
+                .into_iter()
+                .map(|(path, bytes)| (path.clone(), File::new(media_type(&path), bytes)))
+                .collect(),
+        )
     }
 
     /// Answers for a path below `/app/`.
@@ -139,51 +129,16 @@ impl Page {
     }
 }
 
-impl File {
-    fn new(path: &str, plain: Bytes) -> Self {
-        let (content_type, is_compressed) = match path.rsplit_once('.').map(|(_, extension)| extension) {
-            Some("html") => ("text/html; charset=utf-8", false),
-            Some("js") => ("text/javascript; charset=utf-8", false),
-            Some("css") => ("text/css; charset=utf-8", false),
-            Some("svg") => ("image/svg+xml", false),
-            Some("woff2") => ("font/woff2", true),
-            Some("txt" | "md") => ("text/plain; charset=utf-8", false),
-            _ => ("application/octet-stream", true),
-        };
-        let gzip = if is_compressed { None } else { compress(&plain) };
-        let digest = Sha256::digest(&plain);
-        let tag: String = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        // Weak, because the plain and the compressed form share it. Hexadecimal digits are always a header value.
-        let tag =
-            HeaderValue::try_from(format!("W/\"{tag}\"")).unwrap_or(HeaderValue::from_static("W/\"none\""));
-        Self { plain, gzip, content_type, tag }
-    }
-
-    fn answer(&self, request: &HeaderMap) -> Response {
-        let is_known = request
-            .get_all(IF_NONE_MATCH)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .any(|tag| tag.trim().as_bytes() == self.tag.as_bytes());
-        let gzip = self.gzip.as_ref().filter(|_| takes_gzip(request));
-        let mut response = if is_known {
-            let mut response = Response::new(Bytes::new().into());
-            *response.status_mut() = StatusCode::NOT_MODIFIED;
-            response
-        } else {
-            Response::new(gzip.unwrap_or(&self.plain).clone().into())
-        };
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.content_type));
-        headers.insert(ETAG, self.tag.clone());
-        if self.gzip.is_some() {
-            headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        }
-        if gzip.is_some() {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        }
-        response
+/// Returns the media type of a file by its name.
+fn media_type(path: &str) -> &'static str {
+    match path.rsplit_once('.').map(|(_, extension)| extension) {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        Some("woff2") => "font/woff2",
+        Some("txt" | "md") => "text/plain; charset=utf-8",
+        _ => "application/octet-stream",
     }
 }
 
@@ -192,27 +147,6 @@ fn text(text: &'static str) -> Response {
     *response.status_mut() = StatusCode::NOT_FOUND;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
-}
-
-fn compress(plain: &Bytes) -> Option<Bytes> {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
-    encoder.write_all(plain).ok()?;
-    encoder.finish().ok().filter(|gzip| gzip.len() < plain.len()).map(Bytes::from)
-}
-
-/// Returns whether the client accepts gzip.
-fn takes_gzip(request: &HeaderMap) -> bool {
-    request
-        .get_all(ACCEPT_ENCODING)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .any(|coding| {
-            let mut parts = coding.split(';').map(str::trim);
-            let is_named = parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"));
-            let quality = parts.find_map(|part| part.strip_prefix("q=")).unwrap_or("1");
-            is_named && quality.parse::<f32>().unwrap_or(1.0) > 0.0
-        })
 }
 
 #[cfg(test)]
@@ -239,10 +173,6 @@ mod tests {
         ])
     }
 
-    fn accepting(coding: &'static str) -> HeaderMap {
-        HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(coding))])
-    }
-
     #[test]
     fn unknown_paths_get_the_page_and_missing_assets_404() {
         let page = page();
@@ -263,32 +193,6 @@ mod tests {
         let file = page.answer("assets/a-1234.js", &HeaderMap::new());
         assert_eq!(file.headers()[CACHE_CONTROL], "public, max-age=31536000, immutable");
         assert_eq!(page.answer("licences/a.txt", &HeaderMap::new()).headers()[CACHE_CONTROL], "no-cache");
-    }
-
-    #[test]
-    fn compressible_files_are_sent_compressed() {
-        let page = page();
-        let coding = |path: &str, accept: &'static str| {
-            let answer = page.answer(path, &accepting(accept));
-            answer.headers().get(CONTENT_ENCODING).cloned()
-        };
-        assert_eq!(coding("assets/a-1234.js", "br, gzip").unwrap(), "gzip");
-        assert_eq!(coding("", "GZIP;q=0.5").unwrap(), "gzip");
-        for refused in ["br", "gzip;q=0", "identity", "xgzip"] {
-            assert_eq!(coding("assets/a-1234.js", refused), None, "{refused}");
-        }
-        assert_eq!(coding("assets/f-1234.woff2", "gzip"), None, "fonts are already compressed");
-        assert_eq!(coding("licences/a.txt", "gzip"), None, "compression would make it larger");
-    }
-
-    #[test]
-    fn a_matching_etag_gets_304() {
-        let page = page();
-        let tag = page.answer("", &HeaderMap::new()).headers()[ETAG].clone();
-        let answer = page.answer("", &HeaderMap::from_iter([(IF_NONE_MATCH, tag)]));
-        assert_eq!(answer.status(), StatusCode::NOT_MODIFIED);
-        let stale = HeaderMap::from_iter([(IF_NONE_MATCH, HeaderValue::from_static("W/\"0\""))]);
-        assert_eq!(page.answer("", &stale).status(), StatusCode::OK);
     }
 
     #[test]

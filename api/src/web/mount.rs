@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use bytes::Buf;
 use futures_util::{Stream, StreamExt as _};
-use http::header::ALLOW;
-use http::{HeaderValue, Method};
+use http::Method;
 use service::http::{ApiError, Route};
 use warp::path::Tail;
 use warp::reply::{Reply as _, Response};
@@ -55,28 +54,31 @@ impl Table {
 }
 
 impl Resource {
+    /// Returns the operation of a method. `HEAD` is `GET` without the body (RFC 9110, 9.3.2), which the server leaves
+    /// out.
     fn operation(&self, method: &Method) -> Option<&Operation> {
+        let method = if method == Method::HEAD { &Method::GET } else { method };
         self.operations.iter().find(|operation| operation.method == method)
     }
 
     /// Returns its methods, for a header.
-    fn methods(&self) -> HeaderValue {
-        let methods: Vec<&str> = self.operations.iter().map(|operation| operation.method.as_str()).collect();
-        // Letters, commas and spaces are always a header's value.
-        HeaderValue::try_from(methods.join(", ")).unwrap_or(HeaderValue::from_static("GET"))
+    fn methods(&self) -> String {
+        let mut methods: Vec<&str> =
+            self.operations.iter().map(|operation| operation.method.as_str()).collect();
+        if let Some(get) = methods.iter().position(|method| *method == "GET") {
+            methods.insert(get + 1, "HEAD");
+        }
+        methods.join(", ")
     }
 
     /// Answers a method that it does not have, with the methods it has.
     fn other(&self, head: &Head, credentials: &Credentials) -> Response {
         let is_public = matches!(credentials, Credentials::Key);
-        let mut response = if is_public && head.method == Method::OPTIONS {
-            let access = |method: &str| self.operations.iter().find(|operation| operation.method == method);
-            cors::preflight(&head.headers, self.methods(), |method| access(method).map(|found| found.access))
-        } else {
-            ApiError::method_not_allowed("This method is not allowed here.").into_response()
-        };
-        response.headers_mut().insert(ALLOW, self.methods());
-        response
+        if !is_public || head.method != Method::OPTIONS {
+            return ApiError::method_not_allowed(&self.methods()).into_response();
+        }
+        let access = |method: Method| self.operation(&method).map(|operation| operation.access);
+        cors::preflight(&head.headers, &self.methods(), access)
     }
 }
 
@@ -125,9 +127,10 @@ pub(crate) fn mount(
                   query,
                   body| {
                 let resource = &table.0[index];
-                let head = Head { method, headers, visit };
+                let mut head = Head { is_head: method == Method::HEAD, method, headers, visit };
                 match resource.operation(&head.method) {
                     Some(operation) => {
+                        head.method = operation.method.clone();
                         let app = app.clone();
                         operation.call(Request {
                             app,

@@ -1,11 +1,16 @@
 //! The API's description, for programs and as a page for people.
 
-use http::HeaderValue;
-use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
+use http::{HeaderMap, HeaderValue};
 use service::http::Route;
-use service::http::route::any_of;
+use service::http::route::{any_of, methods};
 use warp::Filter as _;
 use warp::reply::Response;
+
+use super::file::{File, READ};
 
 /// OpenAPI 3.1. The test below compares it with the table of operations, schemathesis in `.ci/run` with every answer.
 const DOCUMENT: &str = include_str!("../../openapi.json");
@@ -15,9 +20,14 @@ const PAGE: &str = include_str!("../../reference.html");
 
 /// `GET /openapi.json` and `GET /docs`
 pub(crate) fn openapi() -> Route {
-    let document = warp::path!("openapi.json").and(warp::get()).map(|| text(DOCUMENT, "application/json"));
-    let page = warp::path!("docs").and(warp::get()).map(|| {
-        let mut response = text(PAGE, "text/html; charset=utf-8");
+    static FILES: LazyLock<[File; 2]> = LazyLock::new(|| {
+        [("application/json", DOCUMENT), ("text/html; charset=utf-8", PAGE)]
+            .map(|(media_type, text)| File::new(media_type, Bytes::from_static(text.as_bytes())))
+    });
+    let headers = || methods(READ).and(warp::header::headers_cloned());
+    let document = warp::path!("openapi.json").and(headers()).map(|request| answer(&FILES[0], &request));
+    let page = warp::path!("docs").and(headers()).map(|request| {
+        let mut response = answer(&FILES[1], &request);
         response.headers_mut().insert(
             CONTENT_SECURITY_POLICY,
             HeaderValue::from_static(
@@ -30,11 +40,9 @@ pub(crate) fn openapi() -> Route {
     any_of([document.boxed(), page.boxed()])
 }
 
-fn text(body: &'static str, content_type: &'static str) -> Response {
-    let mut response = Response::new(body.into());
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=300"));
+fn answer(file: &File, request: &HeaderMap) -> Response {
+    let mut response = file.answer(request);
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=300"));
     response
 }
 

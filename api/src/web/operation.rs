@@ -93,6 +93,7 @@ macro_rules! handlers {
                     async move {
                         let principal = P::admit(&mut request).await?;
                         $(let $argument = $argument::take(&mut request).await?;)*
+                        request.check_rest()?;
                         self(principal, $($argument),*).await.map(|answer| answer.respond(status))
                     }
                     .boxed()

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use http::{HeaderMap, Method};
 use schemas::id::{EndpointId, ImportId, KeyId, LinkId, SessionId, UserId};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use service::http::{ApiError, BODY_LIMIT, parse_query, read_json};
 use uuid::Uuid;
@@ -18,7 +19,7 @@ pub(crate) struct Request {
     pub(crate) app: App,
     pub(crate) head: Head,
     pub(crate) credentials: Credentials,
-    /// The query string, without its question mark.
+    /// The query string, without its question mark, until an argument takes it.
     pub(crate) query: String,
     /// What stands in the path for each name in braces.
     pub(crate) parameters: Vec<(&'static str, String)>,
@@ -28,7 +29,10 @@ pub(crate) struct Request {
 /// The method and headers of a request, and the budget it counts for.
 #[derive(Clone)]
 pub(crate) struct Head {
+    /// The operation's method: `GET` also for `HEAD`.
     pub(crate) method: Method,
+    /// Whether the answer is sent without its body.
+    pub(crate) is_head: bool,
     pub(crate) headers: HeaderMap,
     pub(crate) visit: Visit,
 }
@@ -73,7 +77,7 @@ impl<T: DeserializeOwned + Send + 'static> Argument for Json<T> {
 
 impl<T: DeserializeOwned + Send + 'static> Argument for Query<T> {
     async fn take(request: &mut Request) -> Result<Self, ApiError> {
-        parse_query(&request.query).map(Self)
+        parse_query(&std::mem::take(&mut request.query)).map(Self)
     }
 }
 
@@ -125,7 +129,20 @@ impl Argument for Option<LinkId> {
     }
 }
 
+/// The query of an operation without parameters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
+
 impl Request {
+    /// Checks that no query is left that no argument has taken.
+    ///
+    /// # Errors
+    /// 400 that names a parameter.
+    pub(crate) fn check_rest(&self) -> Result<(), ApiError> {
+        parse_query::<NoParameters>(&self.query).map(drop)
+    }
+
     fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(known, _)| *known == name).map(|(_, text)| text.as_str())
     }

@@ -112,7 +112,7 @@ async fn a_second_factor_is_required_and_its_codes_work_once() {
     let begun = post(&owner, "two-factor", json!({"password": PASSWORD})).await.body;
     let secret = text(&begun["secret"]);
     assert!(text(&begun["otpauth_url"]).contains(&format!("secret={secret}")), "{begun}");
-    let qr = owner.bare(Method::GET, "/app/api/two-factor/qr").send().await.unwrap();
+    let qr = owner.bare(Method::GET, "/app/api/two-factor/qr?turn=1").send().await.unwrap();
     assert_eq!(qr.headers()["content-type"], "image/svg+xml");
     // Sign-in does not require it before it is confirmed.
     let mut elsewhere = Browser::new(&server);

@@ -37,13 +37,17 @@ async fn every_invalid_key_gets_the_same_answer() {
         bodies.push(refused.body);
     }
     bodies.push(answer(server.request(Method::GET, "/api/links")).await.body);
-    bodies.push(
-        answer(
-            server.request(Method::GET, "/api/links").bearer_auth(&server.key).header("x-api-key", &revoked),
-        )
-        .await
-        .body,
-    );
+    let with_key = || server.request(Method::GET, "/api/links").bearer_auth(&server.key);
+    for two_keys in [
+        with_key().header("x-api-key", &revoked),
+        with_key().bearer_auth(&revoked),
+        server
+            .request(Method::GET, "/api/links")
+            .header("x-api-key", &server.key)
+            .header("x-api-key", &revoked),
+    ] {
+        bodies.push(answer(two_keys).await.body);
+    }
     assert!(bodies.iter().all(|body| body == &bodies[0]), "{bodies:?}");
 }
 

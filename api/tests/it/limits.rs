@@ -185,7 +185,7 @@ async fn cross_origin_requests_may_use_authorization_only() {
     let links = preflight("/api/v1/links", "POST").await;
     assert_eq!(links.status, 204);
     assert_eq!(links.headers["access-control-allow-origin"], "*");
-    assert_eq!(links.headers["access-control-allow-methods"], "GET, POST");
+    assert_eq!(links.headers["access-control-allow-methods"], "GET, HEAD, POST");
     assert_eq!(links.headers["access-control-allow-headers"], "Authorization, Content-Type");
     let conversions = preflight("/api/conversions", "POST").await;
     assert_eq!(conversions.headers["access-control-allow-headers"], "Content-Type");

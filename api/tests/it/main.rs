@@ -18,6 +18,7 @@ mod dashboard_sessions;
 mod dashboard_uploads;
 mod dashboard_workspaces;
 mod faults;
+mod http;
 mod idempotency;
 mod keys;
 mod limits;

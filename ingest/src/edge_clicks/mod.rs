@@ -19,6 +19,7 @@ use metrics::{Counter, counter};
 use schemas::message::Click;
 use serde::Serialize;
 use serde_json::Value;
+use service::http::route::methods;
 use service::http::{ApiError, Code, Route, json, json_bytes};
 use service::kafka::KafkaConfig;
 use sha2::{Digest as _, Sha256};
@@ -260,7 +261,7 @@ pub fn route(clicks: &Arc<EdgeClicks>) -> Route {
         },
     );
     warp::path!("v1" / "clicks")
-        .and(warp::post())
+        .and(methods("POST"))
         .and(with_state(clicks))
         // In this order, so that a body is read only from an authenticated caller and with a permit.
         .and(caller)
@@ -291,9 +292,11 @@ fn items(body: &[u8]) -> Result<Vec<Value>, ApiError> {
     Ok(items)
 }
 
-/// Returns the token of `Authorization: Bearer`.
+/// Returns the token of `Authorization: Bearer`; different ones count as none.
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
+    let mut values = headers.get_all(AUTHORIZATION).iter();
+    let first = values.next().filter(|first| values.all(|other| other == first))?;
+    let (scheme, token) = first.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 

@@ -16,6 +16,7 @@ use schemas::click_id::ClickIdKeys;
 use schemas::message::{Class, Click};
 use service::agent;
 use service::config::Cidrs;
+use service::http::route::methods;
 use service::http::{Middleware, Peer, Route, came_over_tls, client_address, require_tls};
 use service::traces::{Kind, Tracer};
 use warp::Filter as _;
@@ -137,9 +138,7 @@ fn is_redirect(method: &Method) -> bool {
 pub fn routes(edge: &Arc<Edge>) -> Route {
     let edge = Arc::clone(edge);
     // One route for all paths, so that an unknown path gets a page and not an API error.
-    warp::get()
-        .or(warp::head())
-        .unify()
+    methods("GET, HEAD")
         .and(warp::method())
         .and(warp::path::full())
         .and(raw_query())

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
-use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use tokio::time::timeout;
 use warp::{Filter, Rejection};
 
-use super::{ApiError, decode};
+use super::{ApiError, Code, decode};
 
 /// The default limit of a request body in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -65,7 +65,20 @@ pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
     Ok(value)
 }
 
+/// Checks that a body is not encoded: compressed bytes would be taken for text.
+///
+/// # Errors
+/// 415 for a `Content-Encoding` other than `identity`.
+pub fn require_plain(headers: &HeaderMap) -> Result<(), ApiError> {
+    let is_plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
+    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+        return Ok(());
+    }
+    Err(ApiError::new(Code::UnsupportedEncoding, "Send the body without a content encoding."))
+}
+
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    require_plain(headers)?;
     if is_json(headers) {
         return Ok(());
     }

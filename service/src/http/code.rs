@@ -71,6 +71,14 @@ codes! {
     PayloadTooLarge = PAYLOAD_TOO_LARGE "PAYLOAD_TOO_LARGE",
     /// The endpoint does not accept the body's content type.
     UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE "UNSUPPORTED_MEDIA_TYPE",
+    /// The body is encoded, for example compressed.
+    UnsupportedEncoding = UNSUPPORTED_MEDIA_TYPE "UNSUPPORTED_ENCODING",
+    /// The resource has changed since the caller read it.
+    PreconditionFailed = PRECONDITION_FAILED "PRECONDITION_FAILED",
+    /// The path and query are too long.
+    UriTooLong = URI_TOO_LONG "URI_TOO_LONG",
+    /// The request's head is too large.
+    HeadersTooLarge = REQUEST_HEADER_FIELDS_TOO_LARGE "HEADERS_TOO_LARGE",
     /// The path does not support the method.
     MethodNotAllowed = METHOD_NOT_ALLOWED "METHOD_NOT_ALLOWED",
     /// The caller sends too many requests.

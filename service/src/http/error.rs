@@ -5,12 +5,11 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, StatusCode};
 use serde::Serialize;
 use warp::reject::{
-    InvalidHeader, InvalidQuery, LengthRequired, MethodNotAllowed, MissingHeader, PayloadTooLarge, Reject,
-    UnsupportedMediaType,
+    InvalidHeader, InvalidQuery, LengthRequired, MissingHeader, PayloadTooLarge, Reject, UnsupportedMediaType,
 };
 use warp::reply::Response;
 use warp::{Rejection, Reply};
@@ -33,6 +32,7 @@ pub struct ApiError {
     message: String,
     details: Vec<FieldError>,
     retry_after: Option<Duration>,
+    allow: Option<Box<str>>,
     source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -42,7 +42,14 @@ const UNAVAILABLE_RETRY_AFTER: Duration = Duration::from_secs(1);
 impl ApiError {
     /// Returns an error with a message for the caller.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Vec::new(), retry_after: None, source: None }
+        Self {
+            code,
+            message: message.into(),
+            details: Vec::new(),
+            retry_after: None,
+            allow: None,
+            source: None,
+        }
     }
 
     /// Returns a [`Code::BadRequest`] about one field. `fault` is a predicate such as "must be true or false".
@@ -65,6 +72,13 @@ impl ApiError {
             }
         };
         Self { details, ..Self::new(code, message) }
+    }
+
+    /// Returns a [`Code::MethodNotAllowed`] for a path that has these methods, such as "GET, HEAD".
+    #[must_use]
+    pub fn method_not_allowed(methods: &str) -> Self {
+        let error = Self::new(Code::MethodNotAllowed, "This method is not allowed here.");
+        Self { allow: Some(methods.into()), ..error }
     }
 
     /// Returns a [`Code::Internal`], whose cause is logged but not shown to the caller.
@@ -178,7 +192,6 @@ constructors! {
     conversion_exists => ConversionExists,
     payload_too_large => PayloadTooLarge,
     unsupported_media_type => UnsupportedMediaType,
-    method_not_allowed => MethodNotAllowed,
     rate_limited => RateLimited,
 }
 
@@ -211,9 +224,20 @@ impl Reply for ApiError {
         let mut response = Response::new(self.body().to_string().into());
         *response.status_mut() = self.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let headers = response.headers_mut();
         if let Some(wait) = self.retry_after {
             let seconds = (wait.as_secs() + u64::from(wait.subsec_nanos() > 0)).max(1);
-            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        // What RFC 9110 requires of these statuses: 15.5.2, 15.5.6, 15.5.16.
+        if self.status() == StatusCode::UNAUTHORIZED {
+            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if let Some(Ok(methods)) = self.allow.as_deref().map(HeaderValue::from_str) {
+            headers.insert(ALLOW, methods);
+        }
+        if self.code == Code::UnsupportedEncoding {
+            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         // The server logs it, because it knows the request id.
         response.extensions_mut().insert(LoggedError(self));
@@ -267,9 +291,6 @@ fn error_of(rejection: &Rejection) -> ApiError {
     }
     if rejection.find::<warp::cors::CorsForbidden>().is_some() {
         return ApiError::bad_request("This cross-origin request is not allowed.");
-    }
-    if rejection.find::<MethodNotAllowed>().is_some() {
-        return ApiError::method_not_allowed("This method is not allowed here.");
     }
     if rejection.is_not_found() {
         return ApiError::not_found("There is nothing at this path.");

@@ -9,19 +9,21 @@ use tokio::task::JoinHandle;
 use warp::Filter as _;
 use warp::reply::Response;
 
-use super::route::{any_of, json};
+use super::route::{any_of, json, methods};
 use super::{Limits, Route, serve};
 use crate::metrics::Metrics;
 use crate::{Health, Shutdown, VERSION};
 
+const READ: &str = "GET, HEAD";
+
 /// Returns the routes `/healthz`, `/readyz` and `/metrics`.
 fn routes(health: &Health, metrics: &Metrics) -> Route {
     let healthz = warp::path!("healthz")
-        .and(get_or_head())
+        .and(methods(READ))
         .map(|| json(StatusCode::OK, &serde_json::json!({"alive": true, "version": VERSION})));
 
     let health = health.clone();
-    let readyz = warp::path!("readyz").and(get_or_head()).map(move || {
+    let readyz = warp::path!("readyz").and(methods(READ)).map(move || {
         let report = health.report();
         let status = if report.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let mut response = json(status, &report);
@@ -30,7 +32,7 @@ fn routes(health: &Health, metrics: &Metrics) -> Route {
     });
 
     let metrics = metrics.clone();
-    let metrics = warp::path!("metrics").and(get_or_head()).map(move || {
+    let metrics = warp::path!("metrics").and(methods(READ)).map(move || {
         let mut response = Response::new(metrics.render().into());
         response
             .headers_mut()
@@ -39,10 +41,6 @@ fn routes(health: &Health, metrics: &Metrics) -> Route {
     });
 
     any_of([healthz.boxed(), readyz.boxed(), metrics.boxed()])
-}
-
-fn get_or_head() -> impl warp::Filter<Extract = (), Error = warp::Rejection> + Copy {
-    warp::get().or(warp::head()).unify()
 }
 
 /// The server of `/healthz`, `/readyz` and `/metrics`; dropping this stops it.

@@ -1,11 +1,11 @@
 //! Boxed routes and JSON responses.
 
 use http::header::CONTENT_TYPE;
-use http::{HeaderValue, StatusCode};
+use http::{HeaderValue, Method, StatusCode};
 use serde::Serialize;
 use warp::filters::BoxedFilter;
 use warp::reply::Response;
-use warp::{Filter as _, Reply as _};
+use warp::{Filter as _, Rejection, Reply as _};
 
 use super::ApiError;
 
@@ -30,6 +30,22 @@ pub fn any_of(routes: impl IntoIterator<Item = Route>) -> Route {
     routes.pop().unwrap_or_else(|| {
         warp::any().and_then(|| async { Err::<Response, _>(warp::reject::not_found()) }).boxed()
     })
+}
+
+/// Rejects all methods but `methods`, such as "GET, HEAD", with 405. It stands behind the path, so that the answer is
+/// about this path; warp's own filters of methods do not tell which methods there are (RFC 9110, 15.5.6).
+pub fn methods(
+    methods: &'static str,
+) -> impl warp::Filter<Extract = (), Error = Rejection> + Clone + Send + Sync + 'static {
+    warp::method()
+        .and_then(move |method: Method| {
+            let is_allowed = methods.split(", ").any(|allowed| allowed == method.as_str());
+            std::future::ready(match is_allowed {
+                true => Ok(()),
+                false => Err(warp::reject::custom(ApiError::method_not_allowed(methods))),
+            })
+        })
+        .untuple_one()
 }
 
 /// Returns a response with a value as JSON.

@@ -1,5 +1,6 @@
 //! The HTTP server: accepts connections and serves routes.
 
+use std::cell::Cell;
 use std::convert::Infallible;
 use std::error::Error as _;
 use std::future::Future;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use http::header::X_CONTENT_TYPE_OPTIONS;
+use http::header::{CONNECTION, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -27,11 +28,13 @@ use warp::reply::Response;
 use warp::{Filter as _, Reply as _};
 
 use super::client_address::{client_network, is_internal};
+use super::compress::{accepts_gzip, compress};
 use super::error::{LoggedError, chain, recover};
+use super::head::{Heads, MAX_HEAD, Progress};
 use super::host::check_host;
+use super::linger::{self, Unread, Watched};
 use super::pace::Paced;
 use super::request::{Peer, RequestId, X_REQUEST_ID};
-use super::target::EncodeTargets;
 use super::{ApiError, Code, Middleware, Route};
 use crate::config::Cidrs;
 use crate::process::open_files_limit;
@@ -41,10 +44,8 @@ use crate::{LogLimit, Shutdown, config};
 /// Pause after a failed accept, when the process is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Maximum bytes of a request's head, after its target is percent-encoded. A larger one is answered 431.
-const MAX_HEAD: usize = 32 << 10;
-
-/// While this many bytes were read and not parsed, or are unsent, a connection reads and takes nothing further.
+/// While this many bytes are in the HTTP library and not parsed, or are unsent, a connection reads and takes nothing
+/// further. Beside them it may hold a head that is still arriving.
 const MAX_BUFFERED: usize = MAX_HEAD;
 
 /// Unsent bytes that the kernel takes for a connection. Otherwise it takes megabytes, and asks for more only when a
@@ -120,7 +121,7 @@ pub async fn serve_with_middleware<M: Middleware>(
     shutdown: Shutdown,
 ) {
     let _guard = shutdown.track_work("HTTP requests");
-    let server = Arc::new(Server::new(&routes, middleware, &limits));
+    let server = Arc::new(Server::new(&routes, middleware, &limits, shutdown.clone()));
     let permits = Arc::new(Semaphore::new(max_connections(limits.max_connections)));
     let clients = Clients::new(&limits);
     let connections = TaskTracker::new();
@@ -184,10 +185,11 @@ struct Server<M> {
     routes: Route,
     middleware: M,
     write_timeout: Duration,
+    shutdown: Shutdown,
 }
 
 impl<M> Server<M> {
-    fn new(routes: &Route, middleware: M, limits: &Limits) -> Self {
+    fn new(routes: &Route, middleware: M, limits: &Limits, shutdown: Shutdown) -> Self {
         let mut http = http1::Builder::new();
         // Also closes connections that send nothing, and those idle between requests.
         http.timer(TokioTimer::new()).header_read_timeout(limits.header_timeout);
@@ -196,7 +198,7 @@ impl<M> Server<M> {
         // its own response to a malformed request.
         http.writev(false);
         let routes = routes.clone().recover(recover).unify().boxed();
-        Self { http, routes, middleware, write_timeout: limits.write_timeout }
+        Self { http, routes, middleware, write_timeout: limits.write_timeout, shutdown }
     }
 }
 
@@ -250,42 +252,66 @@ async fn connection<M: Middleware>(
     let _ = stream.set_nodelay(true);
     // After a failure, slow readers are only cut off earlier.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT);
-    let stream = EncodeTargets::new(Paced::new(stream, server.write_timeout));
-    let handler = Arc::clone(&server);
-    let service = service_fn(move |request| answer(Arc::clone(&handler), request, peer));
-    let mut connection = std::pin::pin!(server.http.serve_connection(TokioIo::new(stream), service));
+    let (progress, unread) = (Progress::default(), Unread::default());
+    let stream = Heads::new(Paced::new(stream, server.write_timeout), progress.clone());
+    let service = service_fn({
+        let (server, progress, unread) = (Arc::clone(&server), progress.clone(), unread.clone());
+        let number = Cell::new(0);
+        move |request: Request<Incoming>| {
+            let refused = progress.check(number.replace(number.get() + 1));
+            let request = request.map(|body| unread.watch(body, refused.is_err()));
+            answer(Arc::clone(&server), request, refused, peer)
+        }
+    });
+    let mut connection = server.http.serve_connection(TokioIo::new(stream), service);
     let ended = tokio::select! {
         biased;
-        ended = connection.as_mut() => ended,
+        ended = &mut connection => ended,
         () = shutdown.wait() => {
-            connection.as_mut().graceful_shutdown();
+            // The HTTP library does not know of a head that is held back. The next answer ends the connection.
+            if !progress.is_arriving() {
+                Pin::new(&mut connection).graceful_shutdown();
+            }
             tokio::select! {
                 biased;
-                ended = connection => ended,
+                ended = &mut connection => ended,
                 () = shutdown.wait_clients_deadline() => {
                     tracing::warn!("closed a connection whose request did not end before the shutdown deadline");
-                    Ok(())
+                    return;
                 }
             }
         }
     };
+    // Nothing behind a malformed head was read, and of a head that is still arriving a part.
+    let is_unread = match &ended {
+        Ok(()) => unread.get() || progress.is_arriving(),
+        Err(error) => (unread.get() && !error.is_timeout()) || error.is_parse(),
+    };
     // At debug level: clients routinely disconnect, time out or send garbage.
     if let Err(error) = ended {
         tracing::debug!("a connection ended: {}", chain(&error));
+    }
+    let stream = connection.into_parts().io.into_inner().into_inner();
+    tokio::select! {
+        biased;
+        () = linger::end(stream, is_unread) => {}
+        () = shutdown.wait_clients_deadline() => {}
     }
 }
 
 /// Answers one request, even if its handler panics.
 fn answer<M: Middleware>(
     server: Arc<Server<M>>,
-    mut request: Request<Incoming>,
+    mut request: Request<Watched<Incoming>>,
+    refused: Result<(), ApiError>,
     peer: SocketAddr,
 ) -> impl Future<Output = Result<Response, Infallible>> {
     let id = RequestId::of(request.headers());
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(id.clone());
     // Before the middleware, which may take headers.
-    let checked = check_host(&request);
+    let checked = refused.and_then(|()| check_host(&request));
+    let accepts_gzip = accepts_gzip(request.headers());
     let state = server.middleware.before(&mut request);
     let traced = server.middleware.is_traced(&request);
     let span = if traced { span_of(&id) } else { Span::none() };
@@ -313,8 +339,11 @@ fn answer<M: Middleware>(
         let headers = response.headers_mut();
         headers.insert(X_REQUEST_ID, id.into_header());
         headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if server.shutdown.requested() {
+            headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        }
         server.middleware.after(state, &mut response);
-        Ok(response)
+        Ok(compress(accepts_gzip, response))
     };
     answered.instrument(span)
 }

@@ -19,7 +19,7 @@ use crate::app::App;
 use crate::error::database;
 use crate::store::{audit, sessions, two_factor};
 use crate::web::qr::{Modules, Qr, svg};
-use crate::web::request::{Head, Json};
+use crate::web::request::{Head, Json, Query};
 
 /// Recovery codes of a member.
 const RECOVERY_CODES: usize = 10;
@@ -88,11 +88,20 @@ pub(crate) async fn begin(
     Ok(Begun { secret: text, otpauth_url: totp::otpauth_url(&secret, &email.unwrap_or_default()) })
 }
 
+/// The query of the QR code.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Turn {
+    /// A number that changes with the secret, so that the page loads the next one's picture.
+    #[serde(rename = "turn")]
+    _turn: Option<u32>,
+}
+
 /// Answers with the QR code of a secret that is not confirmed yet, for the page.
 ///
 /// # Errors
 /// 404 without such a secret.
-pub(crate) async fn qr(member: Member, app: App) -> Result<Qr, ApiError> {
+pub(crate) async fn qr(member: Member, Query(_): Query<Turn>, app: App) -> Result<Qr, ApiError> {
     let mut connection = app.pool.acquire().await.map_err(database)?;
     let secret = pending(&app, &mut connection, &member).await?;
     let secret = secret.ok_or_else(|| ApiError::not_found("There is no secret to confirm."))?;

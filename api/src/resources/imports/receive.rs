@@ -10,7 +10,7 @@ use http::header::CONTENT_TYPE;
 use schemas::id::ImportId;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use service::http::ApiError;
+use service::http::{ApiError, require_plain};
 use sha2::{Digest as _, Sha256};
 use sqlx::PgPool;
 use uuid::Uuid;
@@ -52,6 +52,7 @@ impl Argument for CsvFile {
         let media_type = request.head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let media_type = media_type.and_then(|value| value.split(';').next()).unwrap_or_default().trim();
         if media_type.eq_ignore_ascii_case("text/csv") {
+            require_plain(&request.head.headers)?;
             return Ok(Self(std::mem::replace(&mut request.body, stream::empty().boxed())));
         }
         Err(ApiError::unsupported_media_type("Send the file as text/csv."))

@@ -18,9 +18,13 @@ use crate::store::links::{EventPayload, LinkRow};
 use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::{Answer, IdempotencyKey, NamedRequest};
 use crate::web::request::Json;
+use crate::web::revision::Tagged;
 
 /// Attempts to draw a free slug. With a million links, a draw collides once in a million.
 const DRAWS: usize = 8;
+
+/// The revision of a new link.
+pub(super) const FIRST_REVISION: i64 = 1;
 
 /// Creates a link and returns it, with its path in `Location`.
 pub(crate) async fn create(
@@ -28,12 +32,13 @@ pub(crate) async fn create(
     key: Option<IdempotencyKey>,
     Json(fields): Json<Fields>,
     app: App,
-) -> Result<Answer, ApiError> {
+) -> Result<Tagged<Answer>, ApiError> {
     let named =
         key.map(|key| NamedRequest::new(caller.workspace, key, "create link", &fields)).transpose()?;
     let checked = fields.check_new(&app.destinations)?;
     let (named, checked, app) = (named.as_ref(), &checked, &app);
-    retry_deadlocks(|| create_once(named, &caller, checked, app)).await
+    let answer = retry_deadlocks(|| create_once(named, &caller, checked, app)).await?;
+    Ok(Tagged(answer, FIRST_REVISION))
 }
 
 async fn create_once(
@@ -172,7 +177,7 @@ fn new_row(checked: &Checked, workspace: Uuid, user: Uuid) -> LinkRow {
         expires_at: checked.expires_at.flatten(),
         external_id: checked.external_id.clone().flatten(),
         tags: checked.tags.clone().map(trimmed).unwrap_or_default(),
-        revision: 1,
+        revision: FIRST_REVISION,
         created_at: now,
         updated_at: now,
     }

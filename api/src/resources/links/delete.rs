@@ -14,20 +14,27 @@ use crate::resources::links::object;
 use crate::store::links;
 use crate::store::links::EventPayload;
 use crate::web::caller::{Caller, Editor};
+use crate::web::revision::IfMatch;
 
 /// Deletes a link, locked or not. Its slug becomes free; its clicks do not pass to the slug's next link.
 ///
 /// The oldest locked link of the account is unlocked in its place.
-pub(crate) async fn delete(Editor(caller): Editor, id: LinkId, app: App) -> Result<(), ApiError> {
-    retry_deadlocks(|| delete_once(id, &caller, &app)).await
+pub(crate) async fn delete(
+    Editor(caller): Editor,
+    id: LinkId,
+    unchanged: IfMatch,
+    app: App,
+) -> Result<(), ApiError> {
+    retry_deadlocks(|| delete_once(id, &caller, &unchanged, &app)).await
 }
 
-async fn delete_once(id: LinkId, caller: &Caller, app: &App) -> Result<(), ApiError> {
+async fn delete_once(id: LinkId, caller: &Caller, unchanged: &IfMatch, app: &App) -> Result<(), ApiError> {
     let (mut transaction, plan) = begin_count(app, caller).await?;
     let row = links::find_for_update(&mut transaction, caller.workspace, id.uuid())
         .await
         .map_err(database)?
         .ok_or_else(object::not_found)?;
+    unchanged.check(row.revision)?;
     let data = json!({ "id": id, "slug": row.slug, "name": row.name, "destination": row.destination });
     let told = EventPayload { kind: LinkEventKind::Deleted, data };
     let now = schemas::time::to_millis(Utc::now()).max(row.created_at);

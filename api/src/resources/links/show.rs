@@ -13,6 +13,7 @@ use crate::store::links::LinkRow;
 use crate::web::caller::Caller;
 use crate::web::dates::Window;
 use crate::web::request::Query;
+use crate::web::revision::Tagged;
 
 /// The query: the window of the counters.
 #[derive(Debug, Deserialize)]
@@ -28,11 +29,11 @@ pub(crate) async fn show(
     id: LinkId,
     Query(dates): Query<Dates>,
     app: App,
-) -> Result<FullLink, ApiError> {
+) -> Result<Tagged<FullLink>, ApiError> {
     let (start, end) = (dates.start_date.as_deref(), dates.end_date.as_deref());
     let window = Window::parse(start, end, app.plans.retention_days(caller.plan), Utc::now())?;
     let row = object::require(&app, caller.workspace, id).await?;
-    full(&row, &window, &app).await
+    Ok(Tagged(full(&row, &window, &app).await?, row.revision))
 }
 
 /// Completes a link by its counters of the caller's retention window.

@@ -17,21 +17,29 @@ use crate::store::links::{EventPayload, LinkRow};
 use crate::store::{former_slugs, links};
 use crate::web::caller::{Caller, Editor};
 use crate::web::request::Json;
+use crate::web::revision::{IfMatch, Tagged};
 
 /// Changes the given fields and returns the link. Without a difference no message is sent.
 pub(crate) async fn update(
     Editor(caller): Editor,
     id: LinkId,
+    unchanged: IfMatch,
     Json(fields): Json<Fields>,
     app: App,
-) -> Result<FullLink, ApiError> {
+) -> Result<Tagged<FullLink>, ApiError> {
     let checked = fields.check(&app.destinations)?;
     // Two requests that swap external ids deadlock.
-    let row = retry_deadlocks(|| update_once(id, &caller, &checked, &app)).await?;
-    show::full_of_retention(&row, &caller, &app).await
+    let row = retry_deadlocks(|| update_once(id, &caller, &unchanged, &checked, &app)).await?;
+    Ok(Tagged(show::full_of_retention(&row, &caller, &app).await?, row.revision))
 }
 
-async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) -> Result<LinkRow, ApiError> {
+async fn update_once(
+    id: LinkId,
+    caller: &Caller,
+    unchanged: &IfMatch,
+    checked: &Checked,
+    app: &App,
+) -> Result<LinkRow, ApiError> {
     let mut transaction = app.pool.begin().await.map_err(database)?;
     quota::share_to_edit(&mut transaction, caller).await?;
     if let Some(slug) = &checked.slug {
@@ -47,6 +55,7 @@ async fn update_once(id: LinkId, caller: &Caller, checked: &Checked, app: &App) 
         .await
         .map_err(database)?
         .ok_or_else(object::not_found)?;
+    unchanged.check(row.revision)?;
     change(&mut transaction, &mut row, checked, app).await?;
     transaction.commit().await.map_err(database)?;
     Ok(row)

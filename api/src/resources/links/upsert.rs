@@ -13,6 +13,7 @@ use crate::store::links::LinkRow;
 use crate::web::caller::{Caller, Editor};
 use crate::web::idempotency::Answer;
 use crate::web::request::Json;
+use crate::web::revision::{IfMatch, Tagged};
 
 /// Attempts to find the link, each after another request created it meanwhile.
 const ATTEMPTS: usize = 5;
@@ -20,14 +21,15 @@ const ATTEMPTS: usize = 5;
 /// Creates the link with an external id, or changes the existing one, and returns it.
 pub(crate) async fn upsert(
     Editor(caller): Editor,
+    unchanged: IfMatch,
     Json(fields): Json<Fields>,
     app: App,
-) -> Result<Answer, ApiError> {
+) -> Result<Tagged<Answer>, ApiError> {
     let Some(external_id) = fields.external_id.clone().flatten() else {
         return Err(ApiError::invalid_field("external_id", "is required"));
     };
     let checked = fields.check(&app.destinations)?;
-    let once = || upsert_once(&external_id, &checked, &caller, &app);
+    let once = || upsert_once(&external_id, &unchanged, &checked, &caller, &app);
     for _ in 1..ATTEMPTS {
         match retry_deadlocks(once).await {
             Err(error) if error.code() == Code::ExternalIdTaken => {}
@@ -42,18 +44,20 @@ enum Upserted {
     Updated(LinkRow),
 }
 
-async fn answer(upserted: Upserted, caller: &Caller, app: &App) -> Result<Answer, ApiError> {
-    match upserted {
-        Upserted::Created(row) => create::created(&row, app),
+async fn answer(upserted: Upserted, caller: &Caller, app: &App) -> Result<Tagged<Answer>, ApiError> {
+    Ok(match upserted {
+        Upserted::Created(row) => Tagged(create::created(&row, app)?, row.revision),
         Upserted::Updated(row) => {
-            Answer::new(StatusCode::OK, &show::full_of_retention(&row, caller, app).await?, None)
+            let link = show::full_of_retention(&row, caller, app).await?;
+            Tagged(Answer::new(StatusCode::OK, &link, None)?, row.revision)
         }
-    }
+    })
 }
 
 /// Tries once. `EXTERNAL_ID_TAKEN` means that the link was created after it was looked up.
 async fn upsert_once(
     external_id: &str,
+    unchanged: &IfMatch,
     checked: &Checked,
     caller: &Caller,
     app: &App,
@@ -65,10 +69,12 @@ async fn upsert_once(
         .map_err(database)?;
     let upserted = match found {
         Some(mut row) => {
+            unchanged.check(row.revision)?;
             update::change(&mut transaction, &mut row, checked, app).await?;
             Upserted::Updated(row)
         }
         None => {
+            unchanged.check_new()?;
             checked.check_new()?;
             Upserted::Created(create::insert(&mut transaction, checked, caller, &mut quota, app).await?)
         }
