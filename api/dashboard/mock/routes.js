@@ -149,7 +149,7 @@ function pageOf(items, query) {
 
 const unknown = { total_clicks: null, unique_clicks: null, conversions: null };
 const item = (link, query) => ({
-  ...inline(link, 'workspace'),
+  ...inline(link, 'workspace', 'revision'),
   ...(state.down ? unknown : { ...counts(clicksOf([link], query)), conversions: conversionsOf(new Set([link.id]), query).length }),
 });
 
@@ -157,13 +157,16 @@ function full(link) {
   const whole = counts(clicksOf([link], new URLSearchParams()));
   const conversions = conversionsOf(new Set([link.id]), new URLSearchParams()).length;
   return {
-    ...inline(link, 'workspace'), ...whole, conversions, conversion_rate: rate(conversions, whole.unique_clicks),
+    ...inline(link, 'workspace', 'revision'), ...whole, conversions, conversion_rate: rate(conversions, whole.unique_clicks),
     short_url: `https://go.example.com/${link.slug}`, as_of: now(),
     ...(link.append_click_id && new URL(link.destination).searchParams.has('click_id') && {
       warnings: ['The click_id in the destination is replaced by the ID of each click. To keep it, turn off append_click_id.'],
     }),
   };
 }
+
+const tag = (link) => `"${link.revision}"`;
+const tagged = (link, status = 200) => ({ status, json: full(link), headers: { ETag: tag(link) } });
 
 function listLinks(links, query) {
   if (query.get('sort') === '-total_clicks') needsCounters();
@@ -188,7 +191,7 @@ function listLinks(links, query) {
 
 function slugState(slug) {
   if (!/^[A-Za-z0-9_-]{1,64}$/.test(slug)) return { available: false, reason: 'malformed' };
-  if (RESERVED.includes(slug)) return { available: false, reason: 'reserved' };
+  if (RESERVED.includes(slug.toLowerCase())) return { available: false, reason: 'reserved' };
   const taken = state.links.some((link) => link.slug === slug);
   return { available: !taken, reason: taken ? 'taken' : null };
 }
@@ -213,11 +216,11 @@ function createLink(workspace, body) {
   checkLink(body);
   const link = {
     id: id('lnk'), user_id: state.user.id, workspace, slug: id('x').slice(10, 17), is_active: true, is_locked: false,
-    created_at: now(), updated_at: now(), external_id: null, tags: [], redirect_status: 302, forward_query: 'append',
+    created_at: now(), updated_at: now(), revision: 1, external_id: null, tags: [], redirect_status: 302, forward_query: 'append',
     append_click_id: true, expires_at: null, ...body,
   };
   state.links.push(link);
-  return full(link);
+  return link;
 }
 
 function needsWebhooks() {
@@ -304,7 +307,7 @@ export function clickNow(slug, at = Date.now()) {
 const public_click = (click) => inline(click, 'at', 'visitor');
 
 /** What belongs to a workspace, below its path. */
-function ofWorkspace(workspace, method, parts, query, body) {
+function ofWorkspace(workspace, method, parts, query, body, ifMatch) {
   const links = state.links.filter((link) => link.workspace === workspace.id);
   const endpoints = state.endpoints.filter((endpoint) => endpoint.workspace === workspace.id);
   const [area, name, action, more] = parts;
@@ -378,19 +381,23 @@ function ofWorkspace(workspace, method, parts, query, body) {
     if (name === 'export') return { csv: ['name,destination,slug', ...links.map((one) => [one.name, one.destination, one.slug].map(csvField).join(','))].join('\r\n'), file: 'links.csv' };
     if (name === 'import' && more === 'refused') return { csv: 'row,status,message\r\n', file: 'refused.csv' };
     if (name === 'import') return runImport(workspace.id, body, query);
-    if (!name) return method === 'GET' ? listLinks(links, query) : { status: 201, json: createLink(workspace.id, body) };
+    if (!name) return method === 'GET' ? listLinks(links, query) : tagged(createLink(workspace.id, body), 201);
     if (!link) throw missing();
     if (action === 'qr') return { qr: `https://go.example.com/${link.slug}` };
     if (action) return report([link], [action, more]);
-    if (method === 'GET') return full(link);
+    if (method === 'GET') return tagged(link);
+    if (![undefined, '*', tag(link)].includes(ifMatch)) {
+      throw new Refusal(412, 'PRECONDITION_FAILED', 'The link has changed since it was read. Read it again, and repeat the change if it is still right.');
+    }
     if (method === 'DELETE') {
       state.links.splice(state.links.indexOf(link), 1);
       return { status: 204 };
     }
     if (link.is_locked) throw new Refusal(403, 'LINK_LOCKED', 'The link is locked: the plan has fewer links. It redirects and can be deleted.');
     checkLink(body, link);
-    Object.assign(link, body, { updated_at: now() });
-    return full(link);
+    const differs = Object.keys(body).some((name) => JSON.stringify(body[name]) !== JSON.stringify(link[name]));
+    if (differs) Object.assign(link, body, { updated_at: now(), revision: link.revision + 1 });
+    return tagged(link);
   }
   if (area === 'webhooks') {
     needsWebhooks();
@@ -443,7 +450,7 @@ function ofWorkspace(workspace, method, parts, query, body) {
 }
 
 /** Answers a request below /app/api. */
-export function answer(method, path, query, body) {
+export function answer(method, path, query, body, ifMatch) {
   const parts = path.split('/').filter(Boolean).map(decodeURIComponent);
   switch (`${method} ${path}`) {
     case 'GET /setup':
@@ -502,7 +509,7 @@ export function answer(method, path, query, body) {
     }
     const workspace = state.workspaces.find(({ id }) => id === parts[1]);
     if (!workspace) throw missing();
-    return ofWorkspace(workspace, method, parts.slice(2), query, body);
+    return ofWorkspace(workspace, method, parts.slice(2), query, body, ifMatch);
   }
   throw missing();
 }

@@ -23,7 +23,7 @@ function send(response, status, type, body, headers = {}) {
   response.end(body);
 }
 
-const json = (response, status, value) => send(response, status, 'application/json', JSON.stringify(value));
+const json = (response, status, value, headers) => send(response, status, 'application/json', JSON.stringify(value), headers);
 
 /** Squares that look like a QR code and are none. */
 function picture(text) {
@@ -57,14 +57,14 @@ async function api(request, response, url) {
     throw new Refusal(403, 'FORBIDDEN', 'The header X-Requested-With is missing.');
   }
   const body = changes ? await bodyOf(request) : undefined;
-  const result = answer(request.method, url.pathname.slice('/app/api'.length), url.searchParams, body);
+  const result = answer(request.method, url.pathname.slice('/app/api'.length), url.searchParams, body, request.headers['if-match']);
   if (result.live !== undefined) return stream(request, response, result.live);
   if (result.qr) return send(response, 200, 'image/svg+xml', picture(result.qr));
   if (result.csv) return send(response, 200, 'text/csv', result.csv, { 'Content-Disposition': `attachment; filename="${result.file}"` });
   // An endpoint also has a `status`, which is a word.
   const status = typeof result.status === 'number' ? result.status : 200;
   if (status === 204) return response.writeHead(204).end();
-  return json(response, status, result.json ?? result);
+  return json(response, status, result.json ?? result, result.headers);
 }
 
 async function file(response, path) {

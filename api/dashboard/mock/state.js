@@ -119,7 +119,7 @@ export function newState({ kind = 'full', plan = 'business' } = {}) {
     const link = {
       id: id('lnk'), user_id: state.user.id, workspace: workspaces[0].id, slug, name, destination,
       is_active: slug !== 'old-campaign', is_locked: slug === 'x9Kp2Qa',
-      created_at: iso(created), updated_at: iso(created + DAY), external_id: null, tags,
+      created_at: iso(created), updated_at: iso(created + DAY), revision: 1, external_id: null, tags,
       redirect_status: 302, forward_query: 'append', append_click_id: true,
       expires_at: slug === 'qr-booth' ? iso(now + 20 * DAY) : null,
     };

@@ -1,7 +1,7 @@
 /** What people do, from its beginning to its end. */
 import assert from 'node:assert/strict';
-import { nav, settled } from './browser.js';
-import { mock, open, origin, signIn } from './mock.js';
+import { look, nav, settled } from './browser.js';
+import { ask, change, mock, open, origin, remove, signIn } from './mock.js';
 
 export const flows = {
   async 'a wrong password shows an error and a right one leads to the links'() {
@@ -78,6 +78,108 @@ export const flows = {
     await page.locator('li .short').first().waitFor();
     assert.equal(await page.locator('li .short').filter({ hasText: 'offer' }).count(), 0);
     await end();
+  },
+
+  async 'two people who change a link at once both keep their changes'() {
+    for (const kind of ['light', 'phone-dark']) {
+      await mock('restart', {});
+      const { page, end } = await open(kind, [401, 404, 412, 503]);
+      await signIn(page);
+      await page.getByRole('link', { name: 'go.example.com/docs' }).click();
+      const link = `/links/${new URL(page.url()).pathname.split('/').at(-1)}`;
+      const save = page.getByRole('button', { name: 'Save changes' });
+      const edit = () => page.getByRole('link', { name: 'Edit' }).click();
+      const has = async (fields) => {
+        const stored = await ask(page, link);
+        assert.deepEqual({ ...stored, ...fields }, stored);
+      };
+      const sent = [];
+      page.on('request', (request) => {
+        if (request.method() === 'PATCH') sent.push([request.headers()['if-match'], request.postDataJSON()]);
+      });
+
+      // Without a change nothing is sent.
+      await edit();
+      await page.getByLabel(/^Name/).fill('Another name');
+      await page.getByLabel(/^Name/).fill(' Documentation ');
+      await save.click();
+      await page.getByRole('link', { name: 'Edit' }).waitFor();
+      assert.deepEqual(sent.splice(0), []);
+
+      await edit();
+      // So that the form is longer than the screen.
+      await page.getByText('More options').click();
+      await page.getByLabel(/^Name/).fill('Manual');
+      await page.getByLabel('Tags').fill('mine');
+      await page.keyboard.press('Enter');
+      const others = { destination: 'https://docs.example.com/?utm_source=mail', name: 'Docs', expires_at: '2040-01-01T11:00:00Z', append_click_id: false };
+      await change(page, link, others);
+      await save.click();
+      const note = page.getByRole('alert').filter({ hasText: 'This link was changed while you were editing it.' });
+      await note.waitFor();
+      assert.deepEqual((await note.locator('li').allTextContents()).map((text) => text.trim().replace(/\s+/g, ' ')), [
+        'Destination: https://docs.example.com/?utm_source=mail',
+        'Name: Docs (saving replaces this with your change)',
+        'Append click_id: off',
+        'Expires: Jan 1, 2040, 12:00 PM',
+      ]);
+      assert.ok((await note.boundingBox()).y >= 0, 'the note is in view');
+      await look(page, `${kind}-link-changed`);
+      const mine = { name: 'Manual', tags: ['product', 'mine'] };
+      await has(others);
+      assert.deepEqual(sent.splice(0), [['"1"', mine]]);
+      assert.equal(await page.getByLabel(/^Name/).inputValue(), 'Manual');
+      assert.equal(await page.getByLabel('Destination', { exact: true }).inputValue(), others.destination);
+      assert.equal(await page.getByLabel('Source').inputValue(), 'mail');
+      assert.equal(await page.getByLabel('Expires').inputValue(), '2040-01-01T12:00');
+      await save.click();
+      await page.getByText('Changes saved.').waitFor();
+      assert.deepEqual(sent.splice(0), [['"2"', mine]]);
+      await has({ ...others, ...mine });
+
+      // A change whose answer was lost is no change by others; and a proxy that compresses makes the tag weak.
+      await page.route(`**${link}`, async (route) => {
+        const response = await route.fetch();
+        if (route.request().method() !== 'PATCH') return route.fulfill({ response, headers: { ...response.headers(), etag: `W/${response.headers().etag}` } });
+        return route.fulfill({ status: 503, json: { statusCode: 503, code: 'UNAVAILABLE', message: 'Try again in a moment.' } });
+      });
+      await edit();
+      await page.getByLabel(/^Name/).fill('Handbook');
+      await save.click();
+      await page.getByRole('alert').filter({ hasText: 'Try again in a moment.' }).waitFor();
+      await page.unroute(`**${link}`);
+      await save.click();
+      await page.locator('header').getByText('Handbook').waitFor();
+      assert.deepEqual(sent.splice(0), [['"3"', { name: 'Handbook' }], ['"3"', { name: 'Handbook' }]]);
+
+      // A newer revision without a difference is nothing to look at.
+      await edit();
+      await page.getByLabel(/^Name/).fill('Guide');
+      await change(page, link, { is_active: false });
+      await change(page, link, { is_active: true });
+      await save.click();
+      await page.locator('header').getByText('Guide').waitFor();
+      assert.deepEqual(sent.splice(0), [['"4"', { name: 'Guide' }], ['"6"', { name: 'Guide' }]]);
+
+      // What is typed while a change is being saved is not lost.
+      await edit();
+      await page.getByLabel(/^Name/).fill('First guide');
+      await page.route(`**${link}`, async (route) => {
+        if (route.request().method() === 'PATCH') await page.getByLabel(/^Name/).fill('Second guide');
+        return route.continue();
+      });
+      await save.click();
+      await page.getByRole('button', { name: 'Keep editing' }).click();
+      await page.unroute(`**${link}`);
+      assert.equal(await page.getByLabel(/^Name/).inputValue(), 'Second guide');
+      await has({ name: 'First guide' });
+
+      await remove(page, link);
+      await save.click();
+      await page.getByRole('alert').filter({ hasText: 'This link was deleted while you were editing it' }).waitFor();
+      assert.equal(await page.getByLabel(/^Name/).inputValue(), 'Second guide');
+      await end();
+    }
   },
 
   async 'links are found by words, tag, state and order, and the address keeps the choice'() {

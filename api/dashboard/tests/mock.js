@@ -25,6 +25,12 @@ const inWorkspace = (page, path) => `${origin}/app/api/workspaces/${new URL(page
 /** Sends a request of the page to the mock, in the open workspace. */
 export const ask = async (page, path) => (await page.request.get(inWorkspace(page, path))).json();
 
+/** Changes something of the workspace that is open, as another person does. */
+export async function change(page, path, data) {
+  const response = await page.request.patch(inWorkspace(page, path), { data, headers: { 'X-Requested-With': 'hopline' } });
+  assert.equal(response.status(), 200);
+}
+
 /** Deletes something of the workspace that is open. */
 export const remove = (page, path) => page.request.delete(inWorkspace(page, path), { headers: { 'X-Requested-With': 'hopline' } });
 

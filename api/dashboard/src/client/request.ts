@@ -32,6 +32,8 @@ interface Options {
   csv?: Blob | string;
   /** The idempotency key. */
   key?: string;
+  /** The revision that is changed: if there is a newer one by now, nothing changes and the answer is 412. */
+  revision?: string;
   signal?: AbortSignal;
 }
 
@@ -56,11 +58,11 @@ export function whenSignedOut(then: () => void) {
 }
 
 /**
- * Sends a request and parses the JSON of the answer.
+ * Sends a request, and returns its answer unless it failed.
  *
  * @throws {Fault}
  */
-export async function request<T>(method: string, path: string, options: Options = {}): Promise<T> {
+async function send(method: string, path: string, options: Options = {}): Promise<Response> {
   const headers: Record<string, string> = { Accept: 'application/json' };
   let body: BodyInit | undefined;
   if (method !== 'GET') {
@@ -68,6 +70,7 @@ export async function request<T>(method: string, path: string, options: Options 
     headers['X-Requested-With'] = 'hopline';
     headers['Content-Type'] = options.csv === undefined ? 'application/json' : 'text/csv';
     if (options.key) headers['Idempotency-Key'] = options.key;
+    if (options.revision) headers['If-Match'] = `"${options.revision}"`;
     body = options.csv ?? JSON.stringify(options.json ?? {});
   }
   let response: Response;
@@ -77,9 +80,7 @@ export async function request<T>(method: string, path: string, options: Options 
     if (options.signal?.aborted) throw error;
     throw new Fault(0, 'UNREACHABLE', 'Can’t reach the server. Check your connection and try again.');
   }
-  if (response.ok) {
-    return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
-  }
+  if (response.ok) return response;
   const answer = await response.json().catch(() => null);
   if (response.status === 401 && path !== '/sign-in') signedOut();
   throw new Fault(
@@ -89,6 +90,27 @@ export async function request<T>(method: string, path: string, options: Options 
     answer?.details,
     Number(response.headers.get('Retry-After')) || null,
   );
+}
+
+/**
+ * Sends a request and parses the JSON of the answer.
+ *
+ * @throws {Fault}
+ */
+export async function request<T>(method: string, path: string, options?: Options): Promise<T> {
+  const response = await send(method, path, options);
+  return response.status === 204 ? (undefined as T) : ((await response.json()) as T);
+}
+
+/**
+ * Reads a value and its revision, which is the number in the ETag: proxies that compress send W/"3" or "3-gzip" for "3".
+ *
+ * @throws {Fault}
+ */
+export async function getWithRevision<T>(path: string): Promise<{ value: T; revision: string | undefined }> {
+  const response = await send('GET', path);
+  const revision = /\d+/.exec(response.headers.get('ETag') ?? '')?.[0];
+  return { value: (await response.json()) as T, revision };
 }
 
 export const get = <T>(path: string, query?: Query, signal?: AbortSignal) =>

@@ -51,18 +51,20 @@ export interface Link extends LinkItem {
   warnings?: string[];
 }
 
-export interface LinkChange {
-  name: string;
-  destination?: string;
-  slug?: string;
-  is_active?: boolean;
-  external_id?: string | null;
-  tags?: string[];
-  redirect_status?: number;
-  forward_query?: 'off' | 'append';
-  append_click_id?: boolean;
-  expires_at?: string | null;
-}
+/** The fields of a link that people change. */
+export type LinkFields = Pick<
+  Link,
+  | 'destination'
+  | 'slug'
+  | 'name'
+  | 'tags'
+  | 'is_active'
+  | 'forward_query'
+  | 'append_click_id'
+  | 'expires_at'
+  | 'redirect_status'
+  | 'external_id'
+>;
 
 export interface Point {
   start: string;

@@ -1,12 +1,18 @@
 /** Rules of a link's fields, so that a form shows faults before it is sent. The API decides. */
 
+import type { LinkFields } from '../client/types';
+import { moment } from './format';
+
 const RESERVED = ['api', 'app', 'healthz', 'readyz', 'metrics', 'robots.txt', 'favicon.ico', '.well-known'];
 
-/** The fault of a slug. An empty one is valid: the API generates a slug. */
-export function slugFault(slug: string): string | null {
-  if (slug === '') return null;
+/**
+ * The fault of a slug. An empty one is valid: the API generates a slug. So is the one of before, which may be older than
+ * a rule.
+ */
+export function slugFault(slug: string, before?: string): string | null {
+  if (slug === '' || slug === before) return null;
   if (slug.length > 64) return 'At most 64 characters.';
-  if (RESERVED.includes(slug)) return 'This slug is reserved.';
+  if (RESERVED.includes(slug.toLowerCase())) return 'This slug is reserved.';
   if (!/^[A-Za-z0-9_-]+$/.test(slug)) return 'Use only letters, digits, hyphens and underscores.';
   return null;
 }
@@ -28,6 +34,27 @@ export function destinationFault(text: string): string | null {
   if (url.username || url.password) return 'URLs with a user name or password aren’t supported.';
   // The browser repairs what has more or fewer slashes.
   return /^https?:\/\/[^/?#@]+([/?#]|$)/i.test(text) ? null : whole;
+}
+
+/** The fields that differ, with their new values. */
+export function changes(before: LinkFields, after: LinkFields): Partial<LinkFields> {
+  const differs = (name: string) =>
+    JSON.stringify(before[name as keyof LinkFields]) !== JSON.stringify(after[name as keyof LinkFields]);
+  return Object.fromEntries(Object.entries(after).filter(([name]) => differs(name)));
+}
+
+/** A newer version of a link with the changes that a person made to the version before. */
+export const merged = (before: LinkFields, edited: LinkFields, newer: LinkFields): LinkFields => ({
+  ...newer,
+  ...changes(before, edited),
+});
+
+/** The value of a field as text. */
+export function fieldText(name: string, value: unknown, zone: string): string {
+  if (name === 'expires_at' && value) return moment(String(value), zone);
+  if (name === 'forward_query') return value === 'append' ? 'on' : 'off';
+  if (typeof value === 'boolean') return value ? 'on' : 'off';
+  return [value ?? []].flat().join(', ') || 'none';
 }
 
 /** Whether a link has expired. */

@@ -1,15 +1,21 @@
 import { describe, expect, it } from 'vitest';
+import type { LinkFields } from '../../src/client/types';
 import * as link from '../../src/pure/link';
 
 describe('slugs', () => {
   it('that the API takes have no fault', () => {
-    for (const good of ['', 'a', 'A-1_b', 'x'.repeat(64), 'API', 'Zz-9_']) expect(link.slugFault(good)).toBeNull();
+    for (const good of ['', 'a', 'A-1_b', 'x'.repeat(64), 'APIs', 'Zz-9_']) expect(link.slugFault(good)).toBeNull();
   });
 
   it('that it rejects have one', () => {
-    for (const bad of ['a b', 'a/b', 'ä', 'a.b', 'x'.repeat(65), 'api', 'robots.txt', '.well-known']) {
+    for (const bad of ['a b', 'a/b', 'ä', 'a.b', 'x'.repeat(65), 'api', 'API', 'Readyz', 'robots.txt', '.well-known']) {
       expect(link.slugFault(bad), bad).not.toBeNull();
     }
+  });
+
+  it('from before a rule have none until they change', () => {
+    expect(link.slugFault('API', 'API')).toBeNull();
+    for (const changed of ['api', 'App']) expect(link.slugFault(changed, 'API'), changed).not.toBeNull();
   });
 
   it('derived from names are slugs', () => {
@@ -90,5 +96,48 @@ describe('times of inputs', () => {
     const instant = '2027-03-01T10:30:00.000Z';
     expect(link.fromLocalInput(link.toLocalInput(instant))).toBe(instant);
     expect([link.toLocalInput(null), link.fromLocalInput('')]).toEqual(['', null]);
+  });
+});
+
+describe('changes of a link', () => {
+  const loaded: LinkFields = {
+    destination: 'https://a.b/',
+    slug: 'spring',
+    name: 'Spring',
+    tags: ['sale'],
+    is_active: true,
+    forward_query: 'append',
+    append_click_id: true,
+    expires_at: '2027-03-01T10:30:00Z',
+    redirect_status: 302,
+    external_id: null,
+  };
+
+  it('are the fields that differ', () => {
+    expect(link.changes(loaded, { ...loaded, tags: ['sale'] })).toEqual({});
+    const edited = { name: 'Summer', tags: [], is_active: false, expires_at: null, external_id: 'x' };
+    expect(link.changes(loaded, { ...loaded, ...edited })).toEqual(edited);
+  });
+
+  it('stay over a newer version, which keeps the rest', () => {
+    const edited: LinkFields = { ...loaded, name: 'Summer', expires_at: null };
+    const newer: LinkFields = { ...loaded, name: 'Winter', tags: ['sale', 'new'], redirect_status: 301 };
+    const both = link.merged(loaded, edited, newer);
+    expect(both).toEqual({ ...newer, name: 'Summer', expires_at: null });
+    expect(link.changes(newer, both)).toEqual({ name: 'Summer', expires_at: null });
+    expect(link.merged(loaded, loaded, newer)).toEqual(newer);
+    // Both did the same.
+    expect(link.changes(newer, link.merged(loaded, { ...loaded, name: 'Winter' }, newer))).toEqual({});
+  });
+
+  it('are shown as text', () => {
+    const text = (name: string, value: unknown) => link.fieldText(name, value, 'Europe/Berlin');
+    expect(text('name', 'append')).toBe('append');
+    expect(text('tags', ['a', 'b'])).toBe('a, b');
+    expect(text('redirect_status', 301)).toBe('301');
+    expect(text('expires_at', '2027-03-01T10:30:00Z')).toMatch(/^Mar 1, 2027, 11:30\sAM$/);
+    expect([text('tags', []), text('expires_at', null), text('external_id', null)]).toEqual(['none', 'none', 'none']);
+    expect([text('is_active', true), text('append_click_id', false)]).toEqual(['on', 'off']);
+    expect([text('forward_query', 'append'), text('forward_query', 'off')]).toEqual(['on', 'off']);
   });
 });
