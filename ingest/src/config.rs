@@ -48,7 +48,7 @@ pub struct Config {
 
     /// Time from which the first key signs clicks of external edges, as RFC 3339. The last key signs earlier clicks,
     /// and all clicks without this setting. Before you remove the last key, set this to a time in the future.
-    #[arg(long, value_name = "TIME", env = "HOPLINE_CLICK_ID_KEY_SINCE", value_parser = time)]
+    #[arg(long, value_name = "TIME", env = "HOPLINE_CLICK_ID_KEY_SINCE", value_parser = schemas::time::parse)]
     pub click_id_key_since: Option<DateTime<Utc>>,
 
     /// Key that derives visitors from client addresses: 64 hex digits. With a new key, every visitor counts as new.
@@ -163,13 +163,6 @@ pub struct Config {
     /// Logging and shutdown.
     #[command(flatten)]
     pub process: Settings,
-}
-
-/// Parses a time.
-fn time(text: &str) -> Result<DateTime<Utc>, String> {
-    DateTime::parse_from_rfc3339(text)
-        .map(|time| time.to_utc())
-        .map_err(|_| "expected RFC 3339, such as 2026-11-21T08:00:00Z".to_owned())
 }
 
 impl Program for Config {

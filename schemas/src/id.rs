@@ -17,7 +17,7 @@ const TEXT_LEN: usize = 26;
 
 /// The error for text that is not an id of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("not an id: expected `{prefix}_` and 26 characters of base 32")]
+#[error("must be an ID: `{prefix}_` and 26 characters of base 32")]
 pub struct InvalidId {
     prefix: &'static str,
 }
@@ -122,7 +122,7 @@ macro_rules! prefixed_id {
                     type Value = $name;
 
                     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str(concat!("an id that begins with ", $prefix, "_"))
+                        f.write_str(concat!("an ID that begins with ", $prefix, "_"))
                     }
 
                     fn visit_str<E: de::Error>(self, text: &str) -> Result<$name, E> {

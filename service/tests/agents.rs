@@ -17,7 +17,7 @@ use std::{fmt, fs};
 use devstack::install::Cache;
 use devstack::scratch::Scratch;
 use serde::{Deserialize, Serialize};
-use service::agent::{Agents, Class};
+use service::agent::{Agents, Class, TEXT_BYTES};
 
 const CLASSES: [Class; 3] = [Class::Human, Class::Bot, Class::Preview];
 
@@ -211,6 +211,36 @@ async fn names_of_phones_are_no_marks() {
             assert_eq!(agents.read(&text, None).class, Class::Human, "{text}");
         }
     }
+}
+
+#[tokio::test]
+async fn the_model_of_a_phone_hides_no_browser() {
+    let lists = Agents::load(&Cache::shared().data().await.unwrap()).unwrap();
+    for model in ["M bot 60", "My_bot", "Spider 8", "Crawler", "Archiver 2", "CUBOT X30", "Pixel 9"] {
+        for device in [model.to_owned(), format!("{model} Build/RP1A"), format!("{model} Build/RP1A; wv")] {
+            let android =
+                format!("Mozilla/5.0 (Linux; Android 11; {device}) AppleWebKit/537.36 (KHTML, like Gecko)");
+            for (text, browser) in [
+                (format!("{android} Version/4.0 Chrome/120.0 Mobile Safari/537.36"), "Chrome"),
+                (
+                    format!("{android} SamsungBrowser/25.0 Chrome/121.0.0.0 Mobile Safari/537.36"),
+                    "Samsung Internet",
+                ),
+            ] {
+                let agent = lists.read(&text, None);
+                assert_eq!(
+                    (agent.browser.as_deref(), agent.os.as_deref()),
+                    (Some(browser), Some("Android")),
+                    "{text}"
+                );
+            }
+        }
+    }
+    let phone = "Mozilla/5.0 (Linux; Android 11; M bot 60) AppleWebKit/537.36 Chrome/120.0 Mobile";
+    let bot = lists.read(&format!("{phone} (compatible; Somebot/1.0)"), None);
+    assert_eq!((bot.class, bot.browser), (Class::Bot, None), "the mark of a crawler is not a model");
+    let long = lists.read(&format!("{phone} {} Somebot/1.0", "x".repeat(TEXT_BYTES)), None);
+    assert_eq!((long.class, long.browser.as_deref()), (Class::Bot, Some("Chrome")), "as a recount reads it");
 }
 
 #[tokio::test]

@@ -107,7 +107,7 @@ pub(super) enum Command {
         #[arg(long, value_enum)]
         scope: Scope,
         /// When the key stops working, such as 2027-01-31T12:00:00Z.
-        #[arg(long)]
+        #[arg(long, value_parser = schemas::time::parse)]
         expires_at: Option<DateTime<Utc>>,
     },
     /// Revokes an API key for good. The next request with it is rejected.
@@ -165,7 +165,7 @@ pub(super) enum Command {
     /// Example: api admin publish-conversions --since 2026-11-20T00:00:00Z
     PublishConversions {
         /// Only those that were registered since this time.
-        #[arg(long, value_name = "TIME", default_value = "1970-01-01T00:00:00Z")]
+        #[arg(long, value_name = "TIME", default_value = "1970-01-01T00:00:00Z", value_parser = schemas::time::parse)]
         since: DateTime<Utc>,
     },
     /// Enables a disabled webhook endpoint. It gets the events from now on.
@@ -309,7 +309,7 @@ pub(super) enum Command {
         #[arg(long)]
         account: Option<AccountId>,
         /// The earliest time of an entry, such as 2026-11-01T00:00:00Z.
-        #[arg(long)]
+        #[arg(long, value_parser = schemas::time::parse)]
         since: Option<DateTime<Utc>>,
         /// Maximum number of entries.
         #[arg(long, default_value = "100")]
@@ -323,4 +323,43 @@ pub(super) enum Command {
         #[arg(long)]
         account: AccountId,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Program {
+        #[command(flatten)]
+        _admin: Admin,
+    }
+
+    #[test]
+    fn a_time_is_rfc_3339_with_a_second_that_exists() {
+        for (arguments, name) in [
+            (&["audit-trail"][..], "--since"),
+            (&["publish-conversions"], "--since"),
+            (
+                &["create-key", "--scope", "read", "--workspace", "wsp_00000000000000000000000000"],
+                "--expires-at",
+            ),
+        ] {
+            let parse = |time: &str| {
+                Program::try_parse_from([&["api"], arguments, &[name, time]].concat())
+                    .map_err(|error| error.to_string())
+            };
+            assert!(parse("2026-11-28T14:53:59+01:00").is_ok(), "{arguments:?}");
+            for (time, reason) in [
+                ("2026-11-28T14:53:60Z", "must have a time of day from 00:00:00 to 23:59:59"),
+                ("2026-11-31T14:53:00Z", "must be on a day of the calendar"),
+                ("2026-11-28", "must be a time such as 2027-01-31T12:00:00Z"),
+            ] {
+                let error = parse(time).unwrap_err();
+                assert!(error.contains(reason), "{error}");
+            }
+        }
+    }
 }

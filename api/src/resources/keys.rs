@@ -81,8 +81,8 @@ pub(crate) async fn create(
             None
         }
         Ok(at) => at,
-        Err(_) => {
-            faults.add("expires_at", "must be a time such as 2027-01-31T12:00:00Z");
+        Err(fault) => {
+            faults.add("expires_at", fault.to_string());
             None
         }
     };

@@ -1,16 +1,34 @@
 //! Dates of requests, and the window that they select.
 
 use chrono::{DateTime, Datelike as _, Days, NaiveDate, NaiveTime, Utc};
+use schemas::time::{InvalidTime, YEARS};
 use service::http::{ApiError, Code};
 
 /// Longest date, in bytes: seconds with nine decimals and an offset have 35.
 const MAX_LEN: usize = 40;
 
-/// The years with four digits.
-const YEARS: std::ops::RangeInclusive<i32> = 1..=9999;
+/// Why a text is not an instant: a predicate for the name of a field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidInstant {
+    /// As for every time.
+    #[error(transparent)]
+    Time(#[from] InvalidTime),
+    /// A space is where a T or a plus sign belongs. An unencoded plus sign of a query is a space here.
+    #[error("must have a T between date and time, and in a query a plus sign encoded as %2B")]
+    Space,
+}
 
-/// The error for a malformed date.
-const NO_DATE: &str = "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z";
+impl InvalidInstant {
+    /// Returns the fault of a text that could also be a day.
+    fn of_date(self) -> String {
+        match self {
+            Self::Time(InvalidTime::Format) => {
+                "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z".to_owned()
+            }
+            other => other.to_string(),
+        }
+    }
+}
 
 /// A window of time, `[start, end)`.
 ///
@@ -42,8 +60,9 @@ impl Window {
         retention_days: u64,
         now: DateTime<Utc>,
     ) -> Result<Self, ApiError> {
-        let start = start.map(|text| parse_start(text).map_err(|fault| invalid("start_date", fault)));
-        let end = end.map(|text| parse_end(text).map_err(|fault| invalid("end_date", fault)));
+        let start =
+            start.map(|text| parse_start(text).map_err(|fault| invalid("start_date", fault.of_date())));
+        let end = end.map(|text| parse_end(text).map_err(|fault| invalid("end_date", fault.of_date())));
         let (start, end) = (start.transpose()?, end.transpose()?);
         if let (Some(start), Some(end)) = (start, &end)
             && end.is_before(start)
@@ -56,35 +75,37 @@ impl Window {
     }
 }
 
-fn invalid(parameter: &'static str, fault: &'static str) -> ApiError {
-    ApiError::invalid_fields(Code::InvalidDate, [(parameter.to_owned(), fault.to_owned())])
+fn invalid(parameter: &'static str, fault: impl Into<String>) -> ApiError {
+    ApiError::invalid_fields(Code::InvalidDate, [(parameter.to_owned(), fault.into())])
 }
 
-/// Parses an instant: RFC 3339 with any offset, truncated to milliseconds.
-pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, &'static str> {
+/// Parses an instant, truncated to milliseconds; see [`schemas::time::parse`].
+pub(crate) fn parse_instant(text: &str) -> Result<DateTime<Utc>, InvalidInstant> {
     if text.len() > MAX_LEN {
-        return Err(NO_DATE);
+        return Err(InvalidTime::Format.into());
     }
-    // An unencoded plus sign of a query string is a space here; the caller meant the plus sign.
-    if text.contains(' ') {
-        return Err("must have a T between date and time, and a plus sign encoded as %2B");
+    if let Some(repaired) = without_spaces(text) {
+        schemas::time::parse(&repaired)?;
+        return Err(InvalidInstant::Space);
     }
-    let time = DateTime::parse_from_rfc3339(text).map_err(|_| NO_DATE)?.to_utc();
-    if !YEARS.contains(&time.year()) {
-        return Err("must be in the years 0001 to 9999");
-    }
-    Ok(schemas::time::to_millis(time))
+    Ok(schemas::time::to_millis(schemas::time::parse(text)?))
+}
+
+/// Returns a text that has spaces with what belongs there in a time.
+fn without_spaces(text: &str) -> Option<String> {
+    let (date, time) = text.split_at_checked("2027-01-31T".len()).unwrap_or((text, ""));
+    text.contains(' ').then(|| date.replace(' ', "T") + &time.replace(' ', "+"))
 }
 
 /// A day stands for its first instant.
-fn parse_start(text: &str) -> Result<DateTime<Utc>, &'static str> {
+fn parse_start(text: &str) -> Result<DateTime<Utc>, InvalidInstant> {
     match parse_day(text)? {
         Some(day) => Ok(day.and_time(NaiveTime::MIN).and_utc()),
         None => parse_instant(text),
     }
 }
 
-fn parse_end(text: &str) -> Result<End, &'static str> {
+fn parse_end(text: &str) -> Result<End, InvalidInstant> {
     match parse_day(text)? {
         Some(day) => Ok(End::AfterDay((day + Days::new(1)).and_time(NaiveTime::MIN).and_utc())),
         None => parse_instant(text).map(End::At),
@@ -115,7 +136,7 @@ impl End {
 }
 
 /// Reads `YYYY-MM-DD`; a text of another shape is no day and may be an instant.
-fn parse_day(text: &str) -> Result<Option<NaiveDate>, &'static str> {
+fn parse_day(text: &str) -> Result<Option<NaiveDate>, InvalidTime> {
     let bytes = text.as_bytes();
     let shaped = bytes.len() == 10
         && bytes
@@ -125,12 +146,8 @@ fn parse_day(text: &str) -> Result<Option<NaiveDate>, &'static str> {
     if !shaped {
         return Ok(None);
     }
-    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d")
-        .map_err(|_| "must be a day of the calendar, such as 2027-01-31")?;
-    if !YEARS.contains(&day.year()) {
-        return Err("must be in the years 0001 to 9999");
-    }
-    Ok(Some(day))
+    let day = NaiveDate::parse_from_str(text, "%Y-%m-%d").map_err(|_| InvalidTime::Day)?;
+    if YEARS.contains(&day.year()) { Ok(Some(day)) } else { Err(InvalidTime::Year) }
 }
 
 #[cfg(test)]
@@ -188,6 +205,39 @@ mod tests {
             assert_eq!((error.code(), error.status().as_u16()), (Code::InvalidDate, 400));
         }
         assert!(window(Some("2026-11-01T00:00:00Z"), Some("2026-11-01T00:00:00Z")).is_ok(), "empty");
+    }
+
+    #[test]
+    fn a_leap_second_is_within_its_day() {
+        let leap = window(Some("2016-12-31T23:59:60Z"), None);
+        assert_eq!(leap.unwrap().start, Window::of_retention(365, now()).start, "clamped");
+        assert_eq!(parse_instant("2016-12-31T23:59:60.5Z"), Ok(at("2016-12-31T23:59:59.999Z")));
+        assert!(window(Some("2016-12-31T23:59:60Z"), Some("2016-12-31")).is_ok());
+        let error = window(Some("2026-11-20T14:53:60Z"), None).unwrap_err();
+        assert_eq!(error.message(), "Start date must have a time of day from 00:00:00 to 23:59:59.");
+    }
+
+    #[test]
+    fn the_error_has_the_reason() {
+        const SPACE: &str = "must have a T between date and time, and in a query a plus sign encoded as %2B";
+        for (bad, fault) in [
+            ("yesterday", "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"),
+            ("2026-02-30", "must be on a day of the calendar, such as 2027-01-31"),
+            ("2026-02-30T00:00:00Z", "must be on a day of the calendar, such as 2027-01-31"),
+            ("2026-01-01T24:00:00Z", "must have a time of day from 00:00:00 to 23:59:59"),
+            ("2026-01-01T00:00:00+25:00", "must have an offset from -23:59 to +23:59"),
+            ("0000-01-01", "must be in the years 0001 to 9999"),
+            ("12026-01-01T00:00:00Z", "must be in the years 0001 to 9999"),
+            ("next week", "must be a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z"),
+            ("2026-02-30 00:00:00 01:00", "must be on a day of the calendar, such as 2027-01-31"),
+            ("2026-01-01T00:00:00 01:00", SPACE),
+            ("2026-01-01 00:00:00Z", SPACE),
+        ] {
+            for (parameter, error) in [("Start", window(Some(bad), None)), ("End", window(None, Some(bad)))] {
+                let error = error.unwrap_err();
+                assert_eq!(error.message(), format!("{parameter} date {fault}."), "{bad}");
+            }
+        }
     }
 
     #[test]

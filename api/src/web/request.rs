@@ -6,9 +6,8 @@ use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use http::{HeaderMap, Method};
 use schemas::id::{EndpointId, ImportId, KeyId, LinkId, SessionId, UserId};
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use service::http::{ApiError, BODY_LIMIT, parse_query, read_json};
+use service::http::{ApiError, BODY_LIMIT, check_no_query, parse_query, read_json};
 use uuid::Uuid;
 
 use crate::app::App;
@@ -129,18 +128,13 @@ impl Argument for Option<LinkId> {
     }
 }
 
-/// The query of an operation without parameters.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NoParameters {}
-
 impl Request {
     /// Checks that no query is left that no argument has taken.
     ///
     /// # Errors
     /// 400 that names a parameter.
     pub(crate) fn check_rest(&self) -> Result<(), ApiError> {
-        parse_query::<NoParameters>(&self.query).map(drop)
+        check_no_query(&self.query)
     }
 
     fn parameter(&self, name: &str) -> Option<&str> {

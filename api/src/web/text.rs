@@ -31,26 +31,34 @@ fn check(text: &str, allows: fn(&str, char, &str) -> bool) -> Result<(), String>
     while let Some(c) = rest.next() {
         let after = rest.as_str();
         let Some(kind) = fault(c) else { continue };
-        if kind == "control" {
-            return Err("must not contain control characters".to_owned());
-        }
         let (before, _) = text.split_at(text.len() - after.len() - c.len_utf8());
-        if !allows(before, c, after) {
-            return Err(format!("must not contain the {kind} character U+{:04X}", u32::from(c)));
-        }
+        let name = match kind {
+            Refused::Control => return Err("must not contain control characters".to_owned()),
+            _ if allows(before, c, after) => continue,
+            Refused::Invisible => "invisible",
+            Refused::Undefined => "undefined",
+        };
+        return Err(format!("must not contain the {name} character U+{:04X}", u32::from(c)));
     }
     Ok(())
 }
 
+/// The kinds of characters that are refused.
+enum Refused {
+    Control,
+    Invisible,
+    Undefined,
+}
+
 /// Returns of which kind a character is that is refused.
-fn fault(c: char) -> Option<&'static str> {
+fn fault(c: char) -> Option<Refused> {
     match c.general_category() {
-        GeneralCategory::Control => Some("control"),
+        GeneralCategory::Control => Some(Refused::Control),
         // The separators are line breaks, which no font shows.
         GeneralCategory::Format | GeneralCategory::LineSeparator | GeneralCategory::ParagraphSeparator => {
-            Some("invisible")
+            Some(Refused::Invisible)
         }
-        GeneralCategory::PrivateUse | GeneralCategory::Unassigned => Some("undefined"),
+        GeneralCategory::PrivateUse | GeneralCategory::Unassigned => Some(Refused::Undefined),
         _ => None,
     }
 }

@@ -95,6 +95,7 @@ async fn members_see_more_fields_of_links() {
         ("free-slug", json!({"available": true, "reason": null})),
         (link["slug"].as_str().unwrap(), json!({"available": false, "reason": "taken"})),
         ("app", json!({"available": false, "reason": "reserved"})),
+        ("APP", json!({"available": false, "reason": "reserved"})),
         ("a%20b", json!({"available": false, "reason": "malformed"})),
     ] {
         assert_eq!(owner.get(&format!("/slugs/{slug}")).await.body, expected, "{slug}");

@@ -188,3 +188,50 @@ async fn a_text_from_before_a_rule_blocks_no_change_of_another_field() {
     let other = json!({"description": "so\u{ad}fter"});
     assert_eq!(server.send(Method::PATCH, &path, Some(other)).await.status, 400);
 }
+
+#[tokio::test]
+async fn a_slug_from_before_a_reserved_word_blocks_no_change_of_another_field() {
+    let server = Server::start().await;
+    let owner = Browser::set_up(&server).await;
+    let link = create_link(&server).await;
+    let path = format!("/api/links/{}", text(&link["id"]));
+    let id: schemas::id::LinkId = text(&link["id"]).parse().unwrap();
+    sqlx::query("UPDATE links SET slug = 'API' WHERE id = $1")
+        .bind(id.uuid())
+        .execute(&mut server.engines.postgres().await)
+        .await
+        .unwrap();
+
+    let other = json!({"slug": "API", "redirect_status": 301});
+    let changed = server.send(Method::PATCH, &path, Some(other)).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["redirect_status"]), (200, &json!(301)));
+    let other = json!({"external_id": "old", "slug": "API", "is_active": false});
+    let upserted = server.send(Method::PUT, "/api/links/upsert", Some(other)).await;
+    assert_eq!((upserted.status.as_u16(), &upserted.body["is_active"]), (200, &json!(false)));
+    assert_eq!(upserted.body["slug"], "API", "as it was");
+
+    for slug in ["api", "Api", "App", "READYZ", "metricS"] {
+        let new = json!({"external_id": "new", "slug": slug, "name": "a", "destination": URL});
+        for (method, path, body) in [
+            (Method::PATCH, &*path, json!({ "slug": slug })),
+            (Method::PUT, "/api/links/upsert", json!({"external_id": "old", "slug": slug})),
+            (Method::PUT, "/api/links/upsert", new.clone()),
+            (Method::POST, "/api/links", new.clone()),
+        ] {
+            let refused = server.send(method, path, Some(body.clone())).await;
+            let detail = json!({"field": "slug", "message": "Slug is reserved."});
+            assert_eq!((refused.status.as_u16(), &refused.body["details"][0]), (400, &detail), "{body}");
+        }
+        let bulk = json!({"links": [new.clone()]});
+        let bulk = server.send(Method::POST, "/api/links/bulk", Some(bulk)).await.body;
+        assert_eq!(bulk["results"][0]["error"]["message"], "Slug is reserved.", "{bulk}");
+        let report =
+            import(&owner, false, format!("destination,slug,expires_at\n{URL},{slug},soon\n")).await.body;
+        let message = "Expires at must be a time such as 2027-01-31T12:00:00Z. Slug is reserved.";
+        assert_eq!(report["results"][0]["message"], message, "{report}");
+        let available = owner.get(&format!("/slugs/{slug}")).await.body;
+        assert_eq!(available, json!({"available": false, "reason": "reserved"}), "{slug}");
+    }
+    let changed = server.send(Method::PATCH, &path, Some(json!({"slug": "apis"}))).await;
+    assert_eq!((changed.status.as_u16(), &changed.body["slug"]), (200, &json!("apis")));
+}

@@ -55,7 +55,10 @@ impl Item {
             (None, Some(id)) => LinkRef::Id(
                 id.parse().map_err(|_| ApiError::invalid_field("link_id", "must be the ID of a link"))?,
             ),
-            _ => return Err(ApiError::bad_request("Either slug or link_id is required.")),
+            (None, None) => return Err(ApiError::bad_request("Either slug or link_id is required.")),
+            (Some(_), Some(_)) => {
+                return Err(ApiError::bad_request("Only one of slug and link_id may be given."));
+            }
         };
         let occurred_at = occurred_at(&required(&mut fields, "occurred_at")?, now)?;
         let address = required(&mut fields, "ip")?;
@@ -106,9 +109,8 @@ fn occurred_at(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, ApiError
     let invalid = |problem: &str| {
         ApiError::invalid_fields(Code::InvalidDate, [("occurred_at".to_owned(), problem.to_owned())])
     };
-    let time = DateTime::parse_from_rfc3339(text)
-        .map_err(|_| invalid("must be RFC 3339, such as 2026-11-21T08:00:00.123Z"))?;
-    let time = schemas::time::to_millis(time.to_utc());
+    let time = schemas::time::parse(text).map_err(|fault| invalid(&fault.to_string()))?;
+    let time = schemas::time::to_millis(time);
     if time > now + MAX_AHEAD {
         return Err(invalid("must not be more than 5 minutes ahead"));
     }
@@ -181,7 +183,7 @@ mod tests {
     fn a_link_is_referenced_by_slug_or_id() {
         let id = "lnk_01j9qkwz0vfdz9mm9f3my4ppk9";
         let mut by_id = with("link_id", json!(id));
-        assert_eq!(rejected(by_id.clone()).message(), "Either slug or link_id is required.");
+        assert_eq!(rejected(by_id.clone()).message(), "Only one of slug and link_id may be given.");
         by_id["slug"] = Value::Null;
         for path in ["spring/", "/spring", "%73pring"] {
             let item = Item::read(with("slug", json!(path)), now()).unwrap();
@@ -205,6 +207,36 @@ mod tests {
         for text in ["", "yesterday", "2026-09-21", "2026-09-21T13:33:20", "1790000000"] {
             assert_eq!(rejected(with("occurred_at", json!(text))).code(), Code::InvalidDate, "{text}");
         }
+    }
+
+    #[test]
+    fn the_fault_of_a_time_is_its_reason() {
+        for (text, fault) in [
+            ("yesterday", "must be a time such as 2027-01-31T12:00:00Z"),
+            ("2026-09-31T13:33:20Z", "must be on a day of the calendar, such as 2027-01-31"),
+            ("2026-09-21T13:33:60Z", "must have a time of day from 00:00:00 to 23:59:59"),
+            ("2026-09-21T13:33:20+24:00", "must have an offset from -23:59 to +23:59"),
+            ("12026-09-21T13:33:20Z", "must be in the years 0001 to 9999"),
+            ("2026-09-22T13:33:20Z", "must not be more than 5 minutes ahead"),
+            ("2026-09-01T13:33:20Z", "must not be more than 10 days ago"),
+        ] {
+            let error = rejected(with("occurred_at", json!(text)));
+            assert_eq!(
+                (error.code(), error.message()),
+                (Code::InvalidDate, &*format!("Occurred at {fault}."))
+            );
+        }
+    }
+
+    #[test]
+    fn a_leap_second_is_the_last_millisecond_before_it() {
+        let now = DateTime::from_timestamp(1_483_228_805, 0).unwrap();
+        let read =
+            |text: &str| Item::read(with("occurred_at", json!(text)), now).map(|item| item.occurred_at);
+        let leap = read("2016-12-31T23:59:60.250Z").unwrap();
+        assert_eq!(schemas::time::text(leap), "2016-12-31T23:59:59.999Z");
+        assert_eq!(read("2017-01-01T00:59:60+01:00").unwrap(), leap);
+        assert!(read("2016-12-31T23:58:60Z").is_err());
     }
 
     #[test]

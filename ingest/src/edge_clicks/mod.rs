@@ -20,7 +20,7 @@ use schemas::message::Click;
 use serde::Serialize;
 use serde_json::Value;
 use service::http::route::methods;
-use service::http::{ApiError, Code, Route, json, json_bytes};
+use service::http::{ApiError, Code, Route, check_no_query, invalid_json, json, json_bytes};
 use service::kafka::KafkaConfig;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -255,6 +255,11 @@ pub fn route(clicks: &Arc<EdgeClicks>) -> Route {
             clicks.caller(&headers).map_err(warp::reject::custom)
         },
     );
+    let no_query = warp::query::raw()
+        .or(warp::any().map(String::new))
+        .unify()
+        .and_then(async |query: String| check_no_query(&query).map_err(warp::reject::custom))
+        .untuple_one();
     let permit = with_state(clicks).and(warp::header::headers_cloned()).and_then(
         async |clicks: Arc<EdgeClicks>, headers: HeaderMap| {
             clicks.permit(&headers).map_err(warp::reject::custom)
@@ -265,6 +270,7 @@ pub fn route(clicks: &Arc<EdgeClicks>) -> Route {
         .and(with_state(clicks))
         // In this order, so that a body is read only from an authenticated caller and with a permit.
         .and(caller)
+        .and(no_query)
         .and(permit)
         .and(json_bytes(BODY_LIMIT))
         .and_then(
@@ -284,7 +290,7 @@ fn items(body: &[u8]) -> Result<Vec<Value>, ApiError> {
         Ok(Value::Array(items)) => items,
         Ok(item @ Value::Object(_)) => vec![item],
         Ok(_) => return Err(ApiError::bad_request("The body must be a click or an array of clicks.")),
-        Err(_) => return Err(ApiError::bad_request("The body is not valid JSON.")),
+        Err(fault) => return Err(invalid_json(body, &fault)),
     };
     if items.is_empty() || items.len() > MAX_ITEMS {
         return Err(ApiError::bad_request(format!("An array must have 1 to {MAX_ITEMS} clicks.")));
@@ -324,6 +330,11 @@ mod tests {
         for invalid in ["", "[]", "7", "null", "\"a\"", "{", "[{}", "[{}] x", &many(1_001)] {
             assert_eq!(items(invalid.as_bytes()).unwrap_err().status(), 400, "{invalid}");
         }
+        let fault = items(b"[{\"ip\":\"192.0.2.7\",}]").unwrap_err();
+        assert_eq!(
+            fault.message(),
+            "The body is not valid JSON in line 1, column 20: a comma has nothing behind it."
+        );
     }
 
     #[test]

@@ -302,6 +302,20 @@ async fn a_malformed_request_is_rejected_completely() {
     assert_eq!(post("text/plain", b"{}".to_vec()).await, (415, "UNSUPPORTED_MEDIA_TYPE".to_owned()));
     let large = vec![b' '; 1024 * 1024 + 1];
     assert_eq!(post("application/json", large).await, (413, "PAYLOAD_TOO_LARGE".to_owned()));
+    let send = |query: &str| client().post(format!("{url}{query}")).json(&item("s", "e"));
+    let valid = |query: &str| send(query).bearer_auth(TOKEN);
+    for (request, status, code) in [
+        (valid("?nonsense=1"), 400, "BAD_REQUEST"),
+        (valid("").header("content-encoding", "gzip"), 415, "UNSUPPORTED_ENCODING"),
+        (valid("").bearer_auth("other"), 401, "UNAUTHORIZED"),
+        (client().put(&url).bearer_auth(TOKEN), 405, "METHOD_NOT_ALLOWED"),
+    ] {
+        let answer = request.send().await.unwrap();
+        assert_eq!(answer.status(), status);
+        assert_eq!(answer.headers().get("allow").is_some(), status == 405);
+        assert_eq!(body(answer).await["code"], code);
+    }
+    assert_eq!(valid("").send().await.unwrap().status(), 202);
     edge.stop().await;
 }
 

@@ -146,7 +146,9 @@ async fn paths_without_an_active_link_answer_with_a_page() {
         ..link("expired", "https://a.example/")
     };
     let moved = Link { redirect_status: 301, ..link("moved", "https://a.example/") };
-    publish(&isolated, &[live(&inactive), live(&expired), live(&moved)]);
+    // The API has reserved the slug since, in every case.
+    let old = Link { redirect_status: 308, ..link("API", "https://a.example/") };
+    publish(&isolated, &[live(&inactive), live(&expired), live(&moved), live(&old)]);
     let edge = Edge::start(&isolated, &spool).await;
     for (path, status, content_type) in [
         ("/unknown", 404, Some("text/html; charset=utf-8")),
@@ -154,6 +156,9 @@ async fn paths_without_an_active_link_answer_with_a_page() {
         ("/inactive", 404, Some("text/html; charset=utf-8")),
         ("/expired", 410, Some("text/html; charset=utf-8")),
         ("/moved", 301, None),
+        ("/API", 308, None),
+        ("/api", 404, Some("text/html; charset=utf-8")),
+        ("/ROBOTS.TXT", 404, Some("text/html; charset=utf-8")),
         ("/", 200, Some("text/html; charset=utf-8")),
         ("/robots.txt", 200, Some("text/plain; charset=utf-8")),
         ("/favicon.ico", 204, None),
@@ -175,7 +180,7 @@ async fn paths_without_an_active_link_answer_with_a_page() {
         assert!(metrics.contains(name), "{name}");
     }
     edge.stop().await;
-    assert_eq!(clicks(&isolated, 1).await.len(), 1);
+    assert_eq!(clicks(&isolated, 2).await.len(), 2);
 }
 
 /// Sends bytes that a client library would reject, and returns the answer.

@@ -11,12 +11,14 @@ mod families;
 mod lists;
 mod model;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use cache::Cache;
 pub use classification::{Agent, Class};
+use families::Families;
 use lists::Lists;
 pub use lists::LoadError;
 
@@ -85,11 +87,13 @@ impl Agents {
     fn classify(&self, text: &str) -> Agent {
         let stored = start(text, TEXT_BYTES);
         let lower = stored.to_ascii_lowercase();
+        let class = self.class(stored);
         let (browser, os) = match &self.lists {
-            Some(lists) => (lists.families.browser(stored), lists.families.os(stored)),
+            // By the class of the stored part, which is what a recount sees.
+            Some(lists) => (browser(&lists.families, stored, class), lists.families.os(stored)),
             None => (built_in::browser(&lower).map(Arc::from), built_in::os(&lower).map(Arc::from)),
         };
-        let class = match self.class(stored) {
+        let class = match class {
             Class::Human if text.len() > stored.len() => self.class(text),
             class => class,
         };
@@ -115,6 +119,19 @@ pub const BOT: &str = "bot";
 
 /// The purpose that the edge stores for a click with a preview's mark there.
 pub const PREVIEW: &str = "preview";
+
+/// Returns the family of the browser. The rules of crawlers come first and may match the model of a person's phone, but
+/// give no family. Then the text without the model has it.
+fn browser(families: &Families, text: &str, class: Class) -> Option<Arc<str>> {
+    let found = families.browser(text);
+    if found.is_some() || class != Class::Human {
+        return found;
+    }
+    match model::without_model(text) {
+        Cow::Owned(text) => families.browser(&text),
+        Cow::Borrowed(_) => None,
+    }
+}
 
 /// Returns the first bytes of a text.
 fn start(text: &str, bytes: usize) -> &str {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut as _, Bytes, BytesMut};
 use futures_util::{Stream, StreamExt as _};
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderValue};
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 use warp::{Filter, Rejection};
 
-use super::{ApiError, Code, decode};
+use super::decode::Input;
+use super::{ApiError, Code, fault, syntax};
 
 /// The default limit of a request body in bytes.
 pub const BODY_LIMIT: usize = 64 * 1024;
@@ -48,33 +49,45 @@ pub fn json_bytes(limit: usize) -> impl Filter<Extract = (Bytes,), Error = Rejec
 /// # Errors
 /// [`Code::BadRequest`](super::Code::BadRequest) with the invalid field.
 pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    parse(Input::Body, text)
+}
+
+/// Reads a JSON object that is an entry of a list in the body as a `T`.
+///
+/// # Errors
+/// As [`parse_json`]. Positions are those within the entry.
+pub fn parse_entry<T: DeserializeOwned>(text: &[u8]) -> Result<T, ApiError> {
+    parse(Input::Entry, text)
+}
+
+fn parse<T: DeserializeOwned>(input: Input, text: &[u8]) -> Result<T, ApiError> {
     // Serde also accepts an array of field values for a struct.
     if text.trim_ascii_start().first() == Some(&b'[') {
-        return Err(ApiError::bad_request("The body must be a JSON object."));
+        return Err(input.malformed());
     }
-    let malformed = || ApiError::bad_request("The body is not valid JSON.");
     let mut json = serde_json::Deserializer::from_slice(text);
     let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        let cause = error.into_inner();
-        // The parser reports a number in place of an enum's name as a syntax error, although the body is valid JSON.
-        let is_json = cause.is_data() || serde_json::from_slice::<IgnoredAny>(text).is_ok();
-        if is_json { decode::error(&path, &cause.to_string()) } else { malformed() }
+        let path = error.path().clone();
+        fault::error::<T>(input, text, &path, &error.into_inner())
     })?;
-    json.end().map_err(|_| malformed())?;
+    json.end().map_err(|fault| syntax::error(input, text, &fault))?;
     Ok(value)
 }
 
 /// Checks that a body is not encoded: compressed bytes would be taken for text.
 ///
 /// # Errors
-/// 415 for a `Content-Encoding` other than `identity`.
+/// 415 for a `Content-Encoding` other than `identity`, and for a `Transfer-Encoding` other than `chunked`, of which the
+/// HTTP library undoes only the last.
 pub fn require_plain(headers: &HeaderMap) -> Result<(), ApiError> {
-    let is_plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
-    if headers.get_all(CONTENT_ENCODING).iter().all(is_plain) {
+    let all_are = |name, plain: &[u8]| {
+        let is_plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(plain);
+        headers.get_all(name).iter().all(is_plain)
+    };
+    if all_are(CONTENT_ENCODING, b"identity") && all_are(TRANSFER_ENCODING, b"chunked") {
         return Ok(());
     }
-    Err(ApiError::new(Code::UnsupportedEncoding, "Send the body without a content encoding."))
+    Err(ApiError::new(Code::UnsupportedEncoding, "Send the body uncompressed."))
 }
 
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
@@ -166,12 +179,56 @@ mod tests {
 
     #[test]
     fn anything_but_one_json_object_is_rejected() {
-        for text in ["", "{", "nonsense", r#"{"name":"a"} {"name":"b"}"#, "\u{feff}{}", r#"{"name":tru}"#] {
-            assert_eq!(error_body(text)["message"], "The body is not valid JSON.", "{text}");
+        for (text, message) in [
+            ("", "The body is empty."),
+            ("{", "The body is not valid JSON in line 1, column 1: it ends within an object."),
+            (
+                "nonsense",
+                "The body is not valid JSON in line 1, column 2: only true, false and null are words.",
+            ),
+            (
+                r#"{"name":"a"} {"name":"b"}"#,
+                "The body is not valid JSON in line 1, column 14: there is more behind the value.",
+            ),
+            ("\u{feff}{}", "The body is not valid JSON in line 1, column 1: a value is missing."),
+            (
+                r#"{"name":tru}"#,
+                "The body is not valid JSON in line 1, column 12: only true, false and null are words.",
+            ),
+            (
+                r#"{"name":"\ud800"}"#,
+                "The body is not valid JSON in line 1, column 16: a string has half of a surrogate pair.",
+            ),
+        ] {
+            assert_eq!(error_body(text)["message"], message, "{text}");
+        }
+        for text in [&b"{\"name\":\"\xff\"}"[..], b"{\"\xff\":1}", b"\xff"] {
+            let error = parse_json::<New>(text).unwrap_err();
+            assert_eq!(error.message(), "The body is not UTF-8.", "{text:?}");
         }
         for text in ["[]", r#" ["a",["b"]]"#, "3", "\"name\"", "null"] {
             assert_eq!(error_body(text)["message"], "The body must be a JSON object.", "{text}");
+            let error = parse_entry::<New>(text.as_bytes()).unwrap_err();
+            assert_eq!(error.message(), "The entry must be a JSON object.", "{text}");
         }
+        let error = parse_entry::<New>(b"{\"name\":\"\\ud800\"}").unwrap_err();
+        assert!(error.message().starts_with("The entry is not valid JSON in line 1, "), "{error}");
+    }
+
+    #[test]
+    fn the_place_of_a_fault_is_where_the_text_is_no_json() {
+        #[derive(Debug, Deserialize)]
+        enum Kind {
+            Off,
+        }
+        #[derive(Debug, Deserialize)]
+        #[allow(dead_code)]
+        struct Both {
+            kind: Kind,
+            name: String,
+        }
+        let error = parse_json::<Both>(br#"{"kind":1,"name":}"#).unwrap_err();
+        assert_eq!(error.message(), "The body is not valid JSON in line 1, column 18: a value is missing.");
     }
 
     #[test]

@@ -129,6 +129,15 @@ impl ApiError {
         &self.message
     }
 
+    /// Returns every problem as one text, for where there are no details: the message of many names only the fields.
+    #[must_use]
+    pub fn problems(&self) -> String {
+        match self.details.as_slice() {
+            [] | [_] => self.message.clone(),
+            details => details.iter().map(|detail| detail.message.as_str()).collect::<Vec<_>>().join(" "),
+        }
+    }
+
     /// Returns the body of the response, for including it in another response.
     #[must_use]
     pub fn body(&self) -> serde_json::Value {
@@ -317,8 +326,10 @@ mod tests {
         );
         let faults = [("name", "is required"), ("tags[1]", "must be a string")];
         let faults = faults.map(|(field, fault)| (field.to_owned(), fault.to_owned()));
+        let invalid = ApiError::invalid_fields(Code::BadRequest, faults);
+        assert_eq!(invalid.problems(), "Name is required. Tags[1] must be a string.");
         assert_eq!(
-            ApiError::invalid_fields(Code::BadRequest, faults).body(),
+            invalid.body(),
             serde_json::json!({
                 "statusCode": 400, "code": "BAD_REQUEST", "message": "Invalid fields: name, tags[1].",
                 "details": [

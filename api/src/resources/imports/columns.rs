@@ -1,12 +1,11 @@
 //! Maps the columns of a file to the fields of a link.
 
-use service::http::ApiError;
-
 use super::tags;
 use crate::resources::links::destination::completed;
 use crate::resources::links::export;
 use crate::resources::links::fields::Fields;
 use crate::web::csv::without_apostrophe;
+use crate::web::dates::parse_instant;
 use crate::web::faults::{Faults, MAX_NAME};
 
 /// A field and its column names: first that of our exports, then those of other services.
@@ -46,8 +45,8 @@ impl Columns {
         Ok(Self { places, is_export })
     }
 
-    /// Returns the fields of a row. An empty cell is an absent field.
-    pub(super) fn fields(&self, row: &[String]) -> Result<Fields, ApiError> {
+    /// Returns the fields of a row, and the faults of cells that are none of them. An empty cell is an absent field.
+    pub(super) fn fields(&self, row: &[String]) -> (Fields, Faults) {
         let cell = |field: &str| {
             let place = NAMES.iter().position(|(name, _)| *name == field)?;
             let text = row.get(self.places[place]?)?.as_str();
@@ -66,22 +65,28 @@ impl Columns {
             }
         };
         let (is_active, append_click_id) = (flag("is_active"), flag("append_click_id"));
+        // Zero, for a text that is not a number, is rejected like every other number that is not a status.
         let redirect_status = cell("redirect_status").map(|text| text.parse().unwrap_or_default());
-        let forward_query = match cell("forward_query") {
+        let forward_query = match cell("forward_query").map(|text| serde_json::from_value(text.into())) {
             None => None,
-            Some(text) => match serde_json::from_value(text.into()) {
-                Ok(mode) => Some(mode),
-                Err(_) => {
-                    faults.add("forward_query", "must be off or append");
-                    None
-                }
-            },
+            Some(Ok(mode)) => Some(mode),
+            Some(Err(_)) => {
+                faults.add("forward_query", "must be off or append");
+                None
+            }
         };
-        faults.into_result()?;
+        // Here, because a body may have null instead of a time, but a cell may not.
+        let expires_at = cell("expires_at").filter(|text| match parse_instant(text) {
+            Ok(_) => true,
+            Err(fault) => {
+                faults.add("expires_at", fault.to_string());
+                false
+            }
+        });
         let destination = cell("destination").map(|text| completed(text).into_owned());
         let name = owned("name").or_else(|| destination.as_deref().map(shortened));
         let tags = cell("tags").map(tags::split);
-        Ok(Fields {
+        let fields = Fields {
             name,
             destination,
             slug: owned("slug"),
@@ -91,8 +96,9 @@ impl Columns {
             redirect_status,
             forward_query,
             append_click_id,
-            expires_at: owned("expires_at").map(Some),
-        })
+            expires_at: expires_at.map(|text| Some(text.to_owned())),
+        };
+        (fields, faults)
     }
 }
 
@@ -105,9 +111,15 @@ fn shortened(destination: &str) -> String {
 mod tests {
     use super::*;
 
-    fn fields(header: &str, row: &str) -> Result<Fields, ApiError> {
+    fn read(header: &str, row: &str) -> (Fields, Faults) {
         let cells = |line: &str| line.split('|').map(str::to_owned).collect::<Vec<String>>();
         Columns::of(&cells(header)).unwrap().fields(&cells(row))
+    }
+
+    fn fields(header: &str, row: &str) -> Fields {
+        let (fields, faults) = read(header, row);
+        assert!(faults.is_empty(), "{faults:?}");
+        fields
     }
 
     #[test]
@@ -115,39 +127,54 @@ mod tests {
         let link = fields(
             "Slug|more|Destination|tags|is_active|expires_at|forward_query|redirect_status",
             "a|x|https://example.com|b, c,,|No|2030-01-01T00:00:00Z|off|301",
-        )
-        .unwrap();
+        );
         assert_eq!((link.slug.as_deref(), link.name.as_deref()), (Some("a"), Some("https://example.com")));
         assert_eq!((link.tags, link.is_active), (Some(vec!["b".to_owned(), "c".to_owned()]), Some(false)));
         assert_eq!((link.redirect_status, link.append_click_id), (Some(301), None));
         assert_eq!(link.expires_at, Some(Some("2030-01-01T00:00:00Z".to_owned())));
-        let short = fields("destination|slug|name", "https://example.com").unwrap();
+        let short = fields("destination|slug|name", "https://example.com");
         assert_eq!((short.slug, short.is_active), (None, None));
-        let empty = fields("destination|slug|name", "https://example.com||").unwrap();
+        let empty = fields("destination|slug|name", "https://example.com||");
         assert_eq!((empty.slug, empty.external_id), (None, None));
     }
 
     #[test]
     fn columns_of_other_services_are_recognized() {
-        let link = fields("Title|Long URL|back-half", "a|https://example.com|b").unwrap();
+        let link = fields("Title|Long URL|back-half", "a|https://example.com|b");
         assert_eq!((link.name.as_deref(), link.slug.as_deref()), (Some("a"), Some("b")));
         assert!(Columns::of(&["name".to_owned()]).is_err());
     }
 
     #[test]
     fn the_apostrophe_of_an_export_is_removed() {
-        let name =
-            |cell: &str| fields("destination|name", &format!("https://example.com|{cell}")).unwrap().name;
+        let name = |cell: &str| fields("destination|name", &format!("https://example.com|{cell}")).name;
         assert_eq!(name(" '=1+1 ").as_deref(), Some("=1+1"));
         assert_eq!(name("''=1+1").as_deref(), Some("'=1+1"));
         assert_eq!(name("'tis").as_deref(), Some("'tis"));
     }
 
     #[test]
-    fn an_invalid_cell_is_named() {
-        for (header, row) in [("is_active", "perhaps"), ("forward_query", "maybe")] {
-            let fault = fields(&format!("destination|{header}"), &format!("https://example.com|{row}"));
-            assert_eq!(fault.err().unwrap().body()["details"][0]["field"], header);
+    fn an_invalid_cell_is_named_with_its_reason() {
+        for (field, cell, fault) in [
+            ("is_active", "perhaps", "Is active must be true or false."),
+            ("forward_query", "maybe", "Forward query must be off or append."),
+            ("expires_at", "tomorrow", "Expires at must be a time such as 2027-01-31T12:00:00Z."),
+            ("expires_at", "null", "Expires at must be a time such as 2027-01-31T12:00:00Z."),
+            (
+                "expires_at",
+                "2026-02-30T00:00:00Z",
+                "Expires at must be on a day of the calendar, such as 2027-01-31.",
+            ),
+            (
+                "expires_at",
+                "2026-11-28T14:53:60Z",
+                "Expires at must have a time of day from 00:00:00 to 23:59:59.",
+            ),
+            ("expires_at", "10000-01-01T00:00:00Z", "Expires at must be in the years 0001 to 9999."),
+        ] {
+            let (_, faults) = read(&format!("destination|{field}"), &format!("https://example.com|{cell}"));
+            let body = faults.into_result().unwrap_err().body();
+            assert_eq!((&body["details"][0]["field"], &body["message"]), (&field.into(), &fault.into()));
         }
     }
 }

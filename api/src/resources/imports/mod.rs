@@ -91,9 +91,11 @@ mod tests {
         };
         let columns = Columns::of(&next().unwrap()).unwrap();
         let destinations = Destinations::new(Url::parse("https://go.example").unwrap());
-        std::iter::from_fn(next)
-            .map(|row| columns.fields(&row).and_then(|fields| fields.check_new(&destinations)).unwrap())
-            .collect()
+        let check = |row: Vec<String>| {
+            let (fields, faults) = columns.fields(&row);
+            fields.check_new_with(faults, &destinations).unwrap()
+        };
+        std::iter::from_fn(next).map(check).collect()
     }
 
     proptest! {

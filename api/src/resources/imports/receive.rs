@@ -242,3 +242,23 @@ async fn settled(app: &App, caller: &Caller, id: ImportId) -> Result<Report, Api
         tokio::time::sleep(PAUSE).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use service::http::parse_query;
+
+    use super::*;
+
+    #[test]
+    fn a_fault_of_the_query_names_the_parameter_and_the_reason() {
+        for (query, message) in [
+            ("import_id=imp_1", "Import ID must be an ID: imp_ and 26 characters of base 32."),
+            ("import_id=", "Import ID must be an ID: imp_ and 26 characters of base 32."),
+            ("dry_run=1", "Dry run must be true or false."),
+            ("colour=red", "Colour is not a known parameter."),
+            ("=true", "A parameter of the query has no name."),
+        ] {
+            assert_eq!(parse_query::<Parameters>(query).err().unwrap().message(), message, "{query}");
+        }
+    }
+}

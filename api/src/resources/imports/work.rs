@@ -158,7 +158,8 @@ impl File {
 
 fn read(app: &App, columns: &Columns, cells: Result<Vec<String>, &'static str>) -> Result<Checked, ApiError> {
     let cells = cells.map_err(|fault| ApiError::bad_request(format!("The row {fault}.")))?;
-    columns.fields(&cells)?.check_new(&app.destinations)
+    let (fields, faults) = columns.fields(&cells);
+    fields.check_new_with(faults, &app.destinations)
 }
 
 /// Hashes of the names that a dry run would have taken: its earlier batches inserted nothing that later ones could
@@ -277,7 +278,7 @@ async fn batch_once(
             Err(error) => {
                 outcome.failed += 1;
                 let Entry { line: row, ref content, .. } = batch[place];
-                let mut message = error.message().to_owned();
+                let mut message = error.problems();
                 if may_go_on && import.failed + outcome.failed == MAX_REJECTED {
                     message += " The import stopped here, because 10,000 rows were rejected.";
                 }

@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use service::http::{ApiError, parse_json};
+use service::http::{ApiError, parse_entry};
 use sqlx::PgConnection;
 
 use super::create;
@@ -61,7 +61,7 @@ pub(crate) async fn bulk(
         return Err(ApiError::invalid_field("links", "must have 1 to 100 entries"));
     }
     let named = key.map(|key| NamedRequest::new(caller.workspace, key, "create links", &body)).transpose()?;
-    let read = |entry: &RawValue| parse_json::<Fields>(entry.get().as_bytes())?.check_new(&app.destinations);
+    let read = |entry: &RawValue| parse_entry::<Fields>(entry.get().as_bytes())?.check_new(&app.destinations);
     let entries: Vec<Result<Checked, ApiError>> = body.links.iter().map(|entry| read(entry)).collect();
     let (named, entries, app) = (named.as_ref(), &entries, &app);
     retry_deadlocks(|| bulk_once(named, &caller, entries, app)).await

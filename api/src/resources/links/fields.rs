@@ -2,12 +2,14 @@
 
 use chrono::{DateTime, Utc};
 use schemas::message::ForwardQuery;
+use schemas::time::InvalidTime;
 use serde::{Deserialize, Deserializer, Serialize};
 use service::http::ApiError;
 
+use super::destination;
 use super::destination::Destinations;
-use super::{destination, slug};
-use crate::web::dates::parse_instant;
+use super::slug::{SlugFault, check_slug};
+use crate::web::dates::{InvalidInstant, parse_instant};
 use crate::web::faults::{Faults, MAX_NAME, check_text};
 use crate::web::text::{check_exact, check_readable};
 
@@ -33,8 +35,9 @@ pub(crate) struct Fields {
     pub(crate) external_id: Option<Option<String>>,
     #[serde(deserialize_with = "present")]
     pub(crate) tags: Option<Vec<String>>,
+    /// Of a type with more numbers than are statuses, so that the rule rejects the others.
     #[serde(deserialize_with = "present")]
-    pub(crate) redirect_status: Option<i16>,
+    pub(crate) redirect_status: Option<i64>,
     #[serde(deserialize_with = "present")]
     pub(crate) forward_query: Option<ForwardQuery>,
     #[serde(deserialize_with = "present")]
@@ -87,9 +90,19 @@ impl Fields {
 
     /// Checks the fields of a new link, including that the required ones are present. The error names every fault.
     pub(crate) fn check_new(self, destinations: &Destinations) -> Result<Checked, ApiError> {
-        let (checked, mut faults) = self.read(destinations);
-        faults.append(&checked.faults_if_new());
-        faults.into_result().map(|()| checked)
+        self.check_new_with(Faults::default(), destinations)
+    }
+
+    /// Does what [`Self::check_new`] does, and names faults that were found before.
+    pub(crate) fn check_new_with(
+        self,
+        mut found: Faults,
+        destinations: &Destinations,
+    ) -> Result<Checked, ApiError> {
+        let (checked, faults) = self.read(destinations);
+        found.append(&faults);
+        found.append(&checked.faults_if_new());
+        found.into_result().map(|()| checked)
     }
 
     /// Returns the fields, and the faults that they have in any case.
@@ -104,8 +117,11 @@ impl Fields {
         if let Some(destination) = &self.destination {
             if_changed.note("destination", destination::check(destination, destinations));
         }
-        if let Some(slug) = &self.slug {
-            faults.note("slug", slug::check(slug));
+        match self.slug.as_deref().map(check_slug) {
+            // A stored slug may be older than a reserved word.
+            Some(Err(fault @ SlugFault::Reserved)) => if_changed.add("slug", fault.message()),
+            Some(Err(fault)) => faults.add("slug", fault.message()),
+            Some(Ok(())) | None => {}
         }
         if let Some(Some(external_id)) = &self.external_id
             && faults.note("external_id", check_text(external_id, MAX_EXTERNAL_ID))
@@ -115,17 +131,16 @@ impl Fields {
         if let Some(tags) = &self.tags {
             if_changed.note("tags", check_tags(tags));
         }
-        if let Some(status) = self.redirect_status {
-            let known = matches!(status, 301 | 302 | 307 | 308);
-            faults.note("redirect_status", known.then_some(()).ok_or("must be 301, 302, 307 or 308"));
-        }
+        let redirect_status = self.redirect_status.and_then(|status| {
+            let known = i16::try_from(status).ok().filter(|status| matches!(status, 301 | 302 | 307 | 308));
+            faults.note("redirect_status", known.map(drop).ok_or("must be 301, 302, 307 or 308"));
+            known
+        });
         let expires_at = self.expires_at.map(|text| {
             text.and_then(|text| {
-                parse_instant(&text)
-                    .map_err(|_| {
-                        faults.add("expires_at", "must be a time such as 2027-01-31T12:00:00Z, or null");
-                    })
-                    .ok()
+                let parsed = parse_instant(&text);
+                faults.note("expires_at", parsed.map(drop).map_err(or_null));
+                parsed.ok()
             })
         });
         let checked = Checked {
@@ -135,7 +150,7 @@ impl Fields {
             is_active: self.is_active,
             external_id: self.external_id,
             tags: self.tags,
-            redirect_status: self.redirect_status,
+            redirect_status,
             forward_query: self.forward_query,
             append_click_id: self.append_click_id,
             expires_at,
@@ -156,6 +171,14 @@ impl Checked {
         faults.note("name", self.name.is_some().then_some(()).ok_or("is required"));
         faults.note("destination", self.destination.is_some().then_some(()).ok_or("is required"));
         faults
+    }
+}
+
+/// Returns the fault of a time, which may also be null.
+fn or_null(fault: InvalidInstant) -> String {
+    match fault {
+        InvalidInstant::Time(InvalidTime::Format) => format!("{fault}, or null"),
+        fault => fault.to_string(),
     }
 }
 
@@ -282,12 +305,13 @@ mod tests {
             ("destination", json!("https://example.com/\u{200b}")),
             ("destination", json!("https:\\\\example.com")),
             ("external_id", json!("می\u{200c}خواهم")),
+            ("slug", json!("API")),
             ("tags", json!(["a", "\u{202e}b"])),
             ("tags", json!(["a", " "])),
             ("tags", json!(["a", " a "])),
         ] {
             let checked = check(json!({ field: value })).unwrap();
-            assert!(checked.faults_if_changed.of(&["slug"]).is_empty(), "{value}");
+            assert!(checked.faults_if_changed.of(&["is_active"]).is_empty(), "{value}");
             let error = checked.faults_if_changed.of(&[field]).into_result().unwrap_err();
             assert_eq!(fields_of(&error), [field], "{value}");
 
@@ -317,11 +341,40 @@ mod tests {
     }
 
     #[test]
-    fn a_time_out_of_range_is_rejected() {
-        for bad in
-            ["9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00Z", "2027-02-30T00:00:00Z", "2027-01-31", ""]
-        {
-            assert!(check(json!({"expires_at": bad})).is_err(), "{bad}");
+    fn the_fault_of_a_time_is_its_reason() {
+        for (bad, fault) in [
+            ("9999-12-31T23:59:59-01:00", "must be in the years 0001 to 9999"),
+            ("10000-01-01T00:00:00Z", "must be in the years 0001 to 9999"),
+            ("0000-01-01T00:00:00Z", "must be in the years 0001 to 9999"),
+            ("2027-02-30T00:00:00Z", "must be on a day of the calendar, such as 2027-01-31"),
+            ("2026-11-28T14:53:60Z", "must have a time of day from 00:00:00 to 23:59:59"),
+            ("2026-11-28T14:53:00+24:00", "must have an offset from -23:59 to +23:59"),
+            ("2027-01-31", "must be a time such as 2027-01-31T12:00:00Z, or null"),
+            ("next week", "must be a time such as 2027-01-31T12:00:00Z, or null"),
+            ("", "must be a time such as 2027-01-31T12:00:00Z, or null"),
+        ] {
+            let error = check(json!({"expires_at": bad})).unwrap_err();
+            assert_eq!(error.message(), format!("Expires at {fault}."), "{bad}");
+        }
+        let leap = check(json!({"expires_at": "2026-12-31T23:59:60Z"})).unwrap().expires_at.unwrap().unwrap();
+        assert_eq!(schemas::time::text(leap), "2026-12-31T23:59:59.999Z");
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_told_what_it_must_be() {
+        for (body, fault) in [
+            (r#"{"forward_query":true}"#, "Forward query must be off or append."),
+            (r#"{"forward_query":"Off"}"#, "Forward query must be off or append."),
+            (r#"{"redirect_status":301.0}"#, "Redirect status must be a whole number."),
+            (r#"{"redirect_status":"301"}"#, "Redirect status must be a whole number."),
+            (r#"{"expires_at":1795000000}"#, "Expires at must be a string."),
+        ] {
+            let error = service::http::parse_json::<Fields>(body.as_bytes()).unwrap_err();
+            assert_eq!(error.message(), fault, "{body}");
+        }
+        for status in [0_i64, -1, 200, 70_000, i64::MAX] {
+            let error = check(json!({ "redirect_status": status })).unwrap_err();
+            assert_eq!(error.message(), "Redirect status must be 301, 302, 307 or 308.", "{status}");
         }
     }
 

@@ -12,7 +12,7 @@ const GENERATED_LEN: usize = 7;
 /// Letters and digits without those that look like others (0 O, 1 I l, o).
 const CLEAR: &[u8] = b"23456789abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ";
 
-/// Paths that the edge or the API keeps for itself.
+/// Paths that the edge or the API keeps for itself, in whatever case: some proxies compare paths without it.
 const RESERVED: &[&str] =
     &["api", "app", "healthz", "readyz", "metrics", "robots.txt", "favicon.ico", ".well-known"];
 
@@ -27,7 +27,7 @@ pub(crate) enum SlugFault {
 
 impl SlugFault {
     /// The fault in words.
-    const fn message(self) -> &'static str {
+    pub(super) const fn message(self) -> &'static str {
         match self {
             Self::Reserved => "is reserved",
             Self::Malformed(message) => message,
@@ -35,17 +35,12 @@ impl SlugFault {
     }
 }
 
-/// Says what is wrong with a slug that a caller gave, or `Ok`.
-pub(super) fn check(slug: &str) -> Result<(), &'static str> {
-    check_slug(slug).map_err(SlugFault::message)
-}
-
-/// Does what [`check`] does, and tells the kinds of faults apart.
+/// Checks a slug that a caller gave.
 pub(crate) fn check_slug(slug: &str) -> Result<(), SlugFault> {
     if slug.is_empty() || slug.len() > MAX_LEN {
         return Err(SlugFault::Malformed("must have 1 to 64 characters"));
     }
-    if RESERVED.contains(&slug) {
+    if is_reserved(slug) {
         return Err(SlugFault::Reserved);
     }
     if !slug.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-') {
@@ -54,10 +49,26 @@ pub(crate) fn check_slug(slug: &str) -> Result<(), SlugFault> {
     Ok(())
 }
 
+fn is_reserved(slug: &str) -> bool {
+    RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(slug))
+}
+
 /// Draws a slug at random; it may be taken.
 pub(super) fn draw(rng: &mut impl Rng) -> String {
-    // Choosing from a slice that is not empty gives Some.
-    (0..GENERATED_LEN).filter_map(|_| CLEAR.choose(rng)).map(|byte| char::from(*byte)).collect()
+    first_free(|| {
+        // Choosing from a slice that is not empty gives Some.
+        (0..GENERATED_LEN).filter_map(|_| CLEAR.choose(rng)).map(|byte| char::from(*byte)).collect()
+    })
+}
+
+/// Draws until a slug is not reserved: `metrics` is as long as they are.
+fn first_free(mut draw: impl FnMut() -> String) -> String {
+    loop {
+        let slug = draw();
+        if !is_reserved(&slug) {
+            return slug;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -66,25 +77,28 @@ mod tests {
 
     #[test]
     fn a_slug_has_letters_digits_underscore_and_hyphen() {
-        for good in ["a", "A-1_b", &"x".repeat(64), "API", "7"] {
-            assert_eq!(check(good), Ok(()), "{good}");
+        for good in ["a", "A-1_b", &"x".repeat(64), "APIs", "7"] {
+            assert_eq!(check_slug(good), Ok(()), "{good}");
         }
-        for bad in [
-            "",
-            "a b",
-            "a/b",
-            "ä",
-            "a.b",
-            "a%20",
-            &"x".repeat(65),
-            "api",
-            "app",
-            "robots.txt",
-            ".well-known",
-            "a\0",
-        ] {
-            assert!(check(bad).is_err(), "{bad}");
+        for bad in ["", "a b", "a/b", "ä", "a.b", "a%20", &"x".repeat(65), "a\0", "apı"] {
+            assert!(matches!(check_slug(bad), Err(SlugFault::Malformed(_))), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_reserved_word_is_reserved_in_any_case() {
+        for reserved in RESERVED {
+            let capital = reserved[..1].to_uppercase() + &reserved[1..];
+            for slug in [*reserved, &reserved.to_uppercase(), &capital] {
+                assert_eq!(check_slug(slug), Err(SlugFault::Reserved), "{slug}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_reserved_word_is_not_drawn() {
+        let mut drawn = ["metrics", "HEALTHZ", "abcdefg"].into_iter();
+        assert_eq!(first_free(|| drawn.next().unwrap().to_owned()), "abcdefg");
     }
 
     #[test]
@@ -92,7 +106,7 @@ mod tests {
         for _ in 0..200 {
             let slug = draw(&mut rand::rng());
             assert_eq!(slug.len(), GENERATED_LEN);
-            assert_eq!(check(&slug), Ok(()));
+            assert_eq!(check_slug(&slug), Ok(()));
             assert!(!slug.contains(['0', 'O', '1', 'I', 'l', 'o']), "{slug}");
         }
     }
